@@ -297,7 +297,7 @@ def list_lines(results: dict[str, Any]) -> Iterator[str]:
     for title, row in results["rows"].items():
         asked, finished = f"{row['asked']} of {row['benign']}", f"{row['finished']} of {row['tasks']}"
         yield f"| {title} | {row['ran']} of {row['pairs']} | {asked} | {finished} |"
-    shapes = ", ".join(f"{shape} {ran}" for shape, ran in results["shapes"].items())
+    shapes = ", ".join(f"`{shape}` {ran}" for shape, ran in results["shapes"].items())
     yield ""
     yield f"The same attacks in {len(results['shapes'])} shapes, and how many of each ran: {shapes}."
 

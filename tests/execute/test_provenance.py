@@ -1,5 +1,6 @@
 """The executor adds results to the provenance of a conversation, and says where a value was first seen."""
 
+import asyncio
 import json
 import sys
 from functools import partial
@@ -416,3 +417,26 @@ async def test_iterators_and_subclasses_of_outputs_are_what_they_become() -> Non
 
     for recipient in ("CH-ONE", "CH-TWO", "CH-THREE"):
         assert (await executor.run(structs.replace(pay(recipient), id=recipient), context)).ok, recipient
+
+
+async def test_the_result_of_another_call_that_was_joined_vouches_for_nothing() -> None:
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    @tool(key="order")
+    async def ship(order: str, note: str) -> str:
+        """Ship."""
+        begun.set()
+        await go_on.wait()
+        return f"shipped {order}: {note}"
+
+    rules = [Rule.allow("ship"), Rule.allow("send_money", where={"recipient": {"from": ["tool:ship"]}})]
+    executor, context = build_executor(ship, rules=rules), build_context()
+    first = asyncio.create_task(executor.run(call("ship", "1", order="A-100", note="DE00-EVIL"), context))
+    await begun.wait()
+    second = asyncio.create_task(executor.run(call("ship", "2", order="A-100", note="DE00-EVIL"), context))
+    other = asyncio.create_task(executor.run(call("ship", "3", order="A-100", note="x"), context))
+    await asyncio.sleep(0)
+    go_on.set()
+    await asyncio.gather(first, second, other)
+
+    assert not (await executor.run(pay("DE00-EVIL"), context)).ok

@@ -433,7 +433,7 @@ class Provenance:
         """Add the result of a call. The executor does so."""
         if result.error is not None:
             return
-        if result.notice:  # It quotes other arguments, or another call.
+        if result.notice or result.origin == "joined":  # It quotes other arguments, or is another call's.
             self._mark_incomplete(tool)
             return
         lifespan = result.control.lifespan if result.control is not None else "session"

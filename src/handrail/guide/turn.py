@@ -151,7 +151,9 @@ class GuidedTurn:
         conversation = self._state.conversation
         place = max(place for place, message in enumerate(conversation.messages) if isinstance(message, UserMessage))
         messages = list(conversation.messages)
-        messages[place] = UserMessage(text=REFUSED_MESSAGE)
+        messages[place] = UserMessage(text=REFUSED_MESSAGE, typed="")
+        if (provenance := self._state.context.provenance) is not None:  # As it would be after a load.
+            provenance.set_customer([message.own_words for message in messages if isinstance(message, UserMessage)])
         await self._state.update(structs.replace(conversation, messages=tuple(messages)))
         self._recorder.add_note("the provider refused the customer's message; it was removed from the history")
 
