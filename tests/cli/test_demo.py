@@ -1,5 +1,6 @@
 """`handrail demo`, as a person runs it: in a process of its own, which forks and kills others."""
 
+import inspect
 import os
 import subprocess
 import sys
@@ -7,7 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from handrail.authorize import Approvals, MemoryApprovals
+from handrail.cli.demo.store import use_file
 from handrail.cli.main import main
+from handrail.execute import Ledger, MemoryLedger
 
 ROOT = Path(__file__).parents[2]
 OUTPUT = (ROOT / "docs" / "demo.txt").read_text("utf-8")
@@ -52,7 +56,17 @@ def test_a_failure_that_does_not_exist_is_an_error(capsys: pytest.CaptureFixture
     assert "argument --explain: invalid choice: 6" in capsys.readouterr().err
 
 
-def test_the_picture_of_the_demo_in_the_readme_is_what_it_prints() -> None:
-    readme = (ROOT / "README.md").read_text("utf-8")
+def test_every_method_of_the_demos_store_is_a_transaction(tmp_path: Path) -> None:
+    """What is added to a protocol and forgotten there would work in one process only."""
+    options = use_file(tmp_path / "ledger")
+    for part, memory, protocol, others in (
+        (options["ledger"], MemoryLedger, Ledger, {"end_renewals"}),
+        (options["approvals"], MemoryApprovals, Approvals, {"wait"}),
+    ):
+        names = {name for name, member in vars(protocol).items() if inspect.iscoroutinefunction(member)} - others
+        assert len(names) > 5
+        assert {name for name in names if getattr(type(part), name) is getattr(memory, name)} == set()
 
-    assert ("Every process is real" in readme) == (OUTPUT in readme)
+
+def test_the_picture_of_the_demo_in_the_readme_is_what_it_prints() -> None:
+    assert OUTPUT in (ROOT / "README.md").read_text("utf-8")

@@ -160,6 +160,17 @@ def test_the_demo_kills_processes_and_pays_once(machine: Machine) -> None:
     assert machine.prints("handrail", "demo") == (ROOT / "docs" / "demo.txt").read_text("utf-8")
 
 
+def test_an_executor_in_memory_is_verified_without_an_extra(machine: Machine) -> None:
+    (machine.folder / "agent.py").write_text(
+        f"{AGENT}\nfrom handrail import Executor\nexecutor = Executor(TOOLS, policy=POLICY)\n"
+    )
+
+    ended = machine.run("handrail", "verify", "agent.py:executor")
+
+    assert (ended.returncode, ended.stderr) == (1, "")
+    assert "  FAILS     a call that is delivered twice takes effect once" in ended.stdout
+
+
 def test_a_policy_is_checked_and_models_are_listed_without_an_extra(machine: Machine) -> None:
     (machine.folder / "agent.py").write_text(AGENT)
     (machine.folder / "policy.json").write_text(json.dumps({"rules": [{"deny": "payy"}]}))

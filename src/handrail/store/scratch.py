@@ -17,8 +17,8 @@ from handrail.store.ledger import SqlLedger
 from handrail.store.schema_version import ensure_newest
 from handrail.store.tables import approvals, ledger
 
-SCRATCH_PREFIX: Final = "handrail-verify-"
-"""What the session ids of all rows begin with that are removed again."""
+_MIN_PREFIX: Final = 16
+"""Characters: a shorter one could be that of anybody's sessions."""
 
 
 class _NoAudit(Audit):
@@ -59,10 +59,12 @@ class ScratchStore:
         """Close it."""
         await self._database.close()
 
-    async def remove(self, run: str) -> int:
-        """Remove the rows of one run, whose session ids begin with the prefix and its name; return how many."""
+    async def remove(self, prefix: str) -> int:
+        """Remove the calls and approvals of the sessions whose ids begin with this; return how many rows."""
+        if len(prefix) < _MIN_PREFIX:
+            raise ValueError(f"prefix must have at least {_MIN_PREFIX} characters, got {prefix!r}.")
         removed = 0
         for table in (ledger, approvals):
-            is_scratch = table.c.session_id.startswith(f"{SCRATCH_PREFIX}{run}-", autoescape=True)
+            is_scratch = table.c.session_id.startswith(prefix, autoescape=True)
             removed += await self._database.write(delete(table).where(is_scratch), {})
         return removed

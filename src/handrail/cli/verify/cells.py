@@ -12,7 +12,7 @@ from collections.abc import Callable, Generator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from msgspec import Struct
 
@@ -26,8 +26,12 @@ from handrail.core.values import ToolCall
 from handrail.execute.executor import Executor
 from handrail.execute.ledger import MemoryLedger
 from handrail.execute.limits import Timeouts
-from handrail.store.scratch import SCRATCH_PREFIX, ScratchStore
 
+if TYPE_CHECKING:
+    from handrail.store.scratch import ScratchStore  # It needs the extra `sql`, and a ledger in memory does not.
+
+SCRATCH_PREFIX: Final = "handrail-verify-"
+"""What the ids of all sessions begin with that are played here; their rows are removed."""
 _TIMEOUTS: Final = Timeouts(call=1.5, lease=0.3, lease_grace=0.1, in_progress=2.0)
 """Shorter than anybody's, so that a process that died is noticed soon."""
 _LONG: Final = 0.8
@@ -45,7 +49,7 @@ class VerifiedTool(Struct, frozen=True, kw_only=True):
     tool: Tool[..., Any]
     run: str
     """The name of this run: the rows of its sessions are removed."""
-    build_store: Callable[[], ScratchStore] | None
+    build_store: "Callable[[], ScratchStore] | None"
     """None if the executor keeps everything in memory."""
 
 

@@ -12,12 +12,14 @@ from msgspec import structs
 
 from handrail.cli.object_reference import load_object
 from handrail.cli.processes import run_processes
+from handrail.cli.verify.cells import SCRATCH_PREFIX, VerifiedTool, play_cells
 from handrail.cli.verify.configuration import check_executor, check_tool
 from handrail.cli.verify.guarantee import Guarantee, format_junit, format_report
 from handrail.core.suggestions import suggest
 from handrail.core.tool import Tool
 from handrail.errors import ConfigError, HandrailError, StoreError
 from handrail.execute.executor import Executor
+from handrail.execute.ledger import MemoryLedger
 from handrail.store import open_store
 
 
@@ -54,6 +56,10 @@ def verify(executor: Executor, options: argparse.Namespace) -> int:
     tools = choose_tools(executor, options.tool)
     store = open_store(options.store, migrate=options.migrate) if options.store else executor.store
     build_store: Callable[[], Any] | None = getattr(store, "build_scratch", None)
+    if build_store is None and not isinstance(store.ledger, MemoryLedger):
+        raise ConfigError(
+            f"the rows of a {type(store.ledger).__name__} cannot be removed again: name a database with --store."
+        )
     name = secrets.token_hex(4)
     guarantees = check_executor(
         executor,
@@ -61,8 +67,6 @@ def verify(executor: Executor, options: argparse.Namespace) -> int:
         is_encrypted=getattr(store, "is_encrypted", False),
         is_audited=store.audit is not None,
     )
-    from handrail.cli.verify.cells import VerifiedTool, play_cells  # noqa: PLC0415  # needs the extra `sql`
-
     if build_store is not None:
         [problem] = run_processes(lambda: asyncio.run(_find_problem(store)))
         if problem:
@@ -108,7 +112,7 @@ async def _remove(build_store: Callable[[], Any], name: str) -> None:
     scratch = build_store()
     await scratch.open()
     try:
-        await scratch.remove(name)
+        await scratch.remove(f"{SCRATCH_PREFIX}{name}-")
     finally:
         await scratch.aclose()
 
