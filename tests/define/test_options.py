@@ -33,6 +33,7 @@ SAMPLES: dict[str, Any] = {
     "read_only": True,
     "concurrency_safe": True,
     "idempotent": True,
+    "durable": True,
     "key": "invoice",
     "repeatable": True,
     "lock_key": ["invoice"],

@@ -149,7 +149,7 @@ def test_a_ledger_that_is_empty_is_still_the_one_that_was_passed() -> None:
 
 @pytest.mark.parametrize("other", [{"ledger": MemoryLedger()}, {"approvals": MemoryApprovals()}])
 def test_a_store_with_a_ledger_or_approvals_beside_it_is_refused(other: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match="store must be passed without ledger and approvals: it has its own"):
+    with pytest.raises(ConfigError, match="store must be passed without ledger, approvals and work: it has its own"):
         Executor(store=MemoryStore(), **other)
 
 

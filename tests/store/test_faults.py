@@ -200,7 +200,7 @@ async def test_a_decision_whose_response_was_lost_stands(postgres: PostgresServe
     async with on_a_thin_wire(postgres) as (proxy, store):
         executor = a_rail(store, bank, policy=Policy([Rule.ask("pay", by="operator")]))
         token = (await executor.run(a_call(), CONTEXT)).approval.token
-        proxy.lose = b"UPDATE 1\0"
+        proxy.lose = b"COMMIT\0"
 
         with pytest.raises(StoreError, match="connection was lost"):
             await store.approvals.approve(token, by="operator", who="ann")

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NoReturn, TypeVar
 
 from msgspec import Struct, structs
 
@@ -268,10 +268,7 @@ class Authorizer:
         )
         known = await self._approvals.ask(question)
         if known.state == "denied":
-            reason = f"the {known.by} said no" + (f": {known.reason}" if known.reason else "")
-            denial = Decision(action="deny", by=known.by, rule=decision.rule, source=decision.source, reason=reason)
-            self._emit_decision(call, denial, context)
-            raise Refusal(failure_results.permission_denied(tool.name, denial), denial)
+            self._refuse_denied(known, decision, call, context)
         is_approved = known.state == "approved"
         if is_approved and can_be_used(known, at=(context.turn, context.wakes), now=now):
             self.asked.pop((context.session_id, call.id), None)
@@ -290,6 +287,41 @@ class Authorizer:
         self._emit_decision(call, decision, context, origins=origins)
         reason = "" if decision.source == DEFAULT else decision.reason  # The default's reason is for the developer.
         raise Refusal(failure_results.approval_required(tool.name, decision, known, reason=reason), decision)
+
+    def _refuse_denied(
+        self, denied: Approval, decision: Decision, call: ToolCall, context: ToolContext[Any]
+    ) -> NoReturn:
+        denial = build_denial(denied, decision)
+        self._emit_decision(call, denial, context)
+        raise Refusal(failure_results.permission_denied(denied.tool, denial), denial)
+
+    async def use_approval(
+        self,
+        policy: CompiledPolicy,
+        decision: Decision,
+        token: str,
+        call: ToolCall,
+        value: Any,
+        arguments: GetArguments,
+        context: ToolContext[Any],
+    ) -> Authorization:
+        """Authorise a call with the approval that it was stored with; nobody is asked again."""
+        tool, approval = policy.tool, await self._approvals.get(token)
+        digest = self._digests.digest_for_approval(tool, call, value, arguments(), context)
+        if approval is None or approval.digest != digest:  # Deleted, or given for something else.
+            raise Refusal(failure_results.approval_gone(tool.name), decision)
+        if approval.state == "denied":
+            self._refuse_denied(approval, decision, call, context)
+        now = time.time()
+        if approval.is_open(now):
+            raise Refusal(
+                failure_results.approval_required(tool.name, decision, approval, reason=decision.reason), decision
+            )
+        if not can_be_used(approval, at=(context.turn, context.wakes), now=now):
+            raise Refusal(failure_results.approval_gone(tool.name), decision)
+        if approval.changed_arguments is not None:
+            call, value = await self._check_changed_arguments(policy, call, decision, approval, context)
+        return Authorization(decision=decision, approval=approval, call=call, value=value)
 
     async def _check_changed_arguments(
         self,
@@ -357,6 +389,12 @@ def _add_approver(context: ToolContext[Any], approval: Approval, arguments: GetA
         return context
     changed = list_changed_values(arguments(), approval.changed_arguments or {})
     return structs.replace(context, provenance=context.provenance.with_approver(approval.by, changed))
+
+
+def build_denial(denied: Approval, decision: Decision) -> Decision:
+    """The decision about a call that somebody said no to."""
+    reason = f"the {denied.by} said no" + (f": {denied.reason}" if denied.reason else "")
+    return Decision(action="deny", by=denied.by, rule=decision.rule, source=decision.source, reason=reason)
 
 
 @contextmanager

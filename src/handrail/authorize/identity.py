@@ -127,6 +127,12 @@ class CallDigests:
         digest.update(b"secret," + secret)
         return digest.hexdigest()
 
+    def digest_row(self, row: bytes) -> str:
+        """What shows that a stored row is as it was written."""
+        digest = (self._keyed or self.load_key()).copy()
+        digest.update(b"row," + row)
+        return digest.hexdigest()
+
     def _digest(self, *texts: str) -> list[str]:
         keyed = self._keyed or self.load_key()
         digests: list[str] = []

@@ -90,6 +90,21 @@ class CallIgnored(Event, frozen=True, kw_only=True):
     """`already_pending` or `already_executed`."""
 
 
+class CallQueued(Event, frozen=True, kw_only=True):
+    """A durable call was stored, and waits for a worker."""
+
+    call: ToolCall
+    priority: int = 0
+
+
+class CallTakenOver(Event, frozen=True, kw_only=True):
+    """A call that another owner had begun is run again here; the other one can record nothing any more."""
+
+    call: ToolCall
+    previous_owner: str
+    owner: str
+
+
 class DecisionMade(Event, frozen=True, kw_only=True):
     """A call was denied, or needs an approval. A call that is simply allowed emits no event."""
 

@@ -93,6 +93,48 @@ def ledger_unreadable(tool: str) -> ToolResult:
     return failure("unavailable", message, retryable=True)
 
 
+def queue_full(tool: str, retry_after: float) -> ToolResult:
+    """The tenant has as many calls queued as it may have."""
+    message = f"Too many calls wait already. `{tool}` was not stored. Try again in {_round(retry_after)} s."
+    error = Failure(code="unavailable", message=message, retryable=True)
+    return ToolResult(error=error, metadata={"retry_after": retry_after})
+
+
+def unserved(tool: str, definition: str, waited: float) -> ToolResult:
+    """No worker has taken a stored call: none runs, or none has this definition of the tool."""
+    message = (
+        f"`{tool}` is stored, and no worker has taken it for {_round(waited)} s: none runs that has its definition "
+        f"{definition[:16]}. It runs when one does."
+    )
+    return failure("unavailable", message, retryable=True)
+
+
+def row_changed(tool: str) -> ToolResult:
+    """A stored call is not what it was when it was decided about."""
+    return failure("permission_denied", f"The stored call of `{tool}` was changed after it was accepted. Not run.")
+
+
+def approval_gone(tool: str) -> ToolResult:
+    """The approval that a stored call waited for has expired, or was withdrawn."""
+    message = f"The approval of `{tool}` has expired or was withdrawn. {NOTHING_HAPPENED} Call it again to ask anew."
+    return failure("approval_required", message, retryable=True)
+
+
+def no_call_id(tool: str) -> ToolResult:
+    """A call without an id cannot be stored: nobody could find it again."""
+    return failure("invalid_arguments", f"A stored call of `{tool}` needs an id. {NOTHING_HAPPENED}")
+
+
+def not_durable(tool: str) -> ToolResult:
+    """Only calls of durable tools are stored."""
+    return failure("invalid_arguments", f"`{tool}` is not durable, so that its calls cannot be stored: run them.")
+
+
+def purged(tool: str) -> ToolResult:
+    """A stored call has ended, and its result is not kept any more."""
+    return failure("outcome_unknown", f"`{tool}` has ended, and its result is not kept any more.")
+
+
 def locks_cross(tool: str) -> ToolResult:
     """Two calls that were made inside others wait for each other's locks: neither would ever run."""
     message = (

@@ -125,6 +125,8 @@ class Tool(Generic[P, R]):
     read_only: bool = False
     concurrency_safe: bool = False
     idempotent: bool = False
+    durable: bool = False
+    """Whether a call is stored with its arguments, so that another worker can finish it."""
     repeatable: bool = False
     """Whether equal calls with other ids are calls of their own, each of which runs: write A, write B, write A."""
     key: tuple[str, ...] | KeyOf | None = None
@@ -178,6 +180,7 @@ class Tool(Generic[P, R]):
             "read_only",
             "concurrency_safe",
             "idempotent",
+            "durable",
             "repeatable",
             "strict",
             "coerce",
@@ -204,6 +207,10 @@ class Tool(Generic[P, R]):
             )
         if self.cache_for is not None and not self.read_only:
             raise ToolDefinitionError(f"`{self.name}`: cache_for needs read_only=True; an effect cannot be cached.")
+        if self.durable and self.read_only:
+            raise ToolDefinitionError(
+                f"`{self.name}`: durable is for consequential tools, and it has read_only=True: leave out one."
+            )
         for option in ("key", "lock_key"):
             names = getattr(self, option)
             if isinstance(names, tuple):

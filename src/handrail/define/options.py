@@ -23,6 +23,9 @@ class ToolOptions(TypedDict, total=False):
     """It can run at the same time as other calls of its session. Without it, it runs alone, in order."""
     idempotent: bool
     """Running it twice has the same effect as once. Without it, it is never retried automatically."""
+    durable: bool
+    """A call is stored with its arguments before it runs: it outlives its caller and its process, and another worker
+    finishes it. The executor needs a store."""
     key: str | Iterable[str] | KeyOf | None
     """Which arguments identify the effect of a call, by name or as a function: two calls with the same key count as one
     effect, such as the same payment. By default all arguments do."""

@@ -5,26 +5,35 @@ from typing import TYPE_CHECKING
 from handrail.core.lazy_exports import build_getattr
 
 if TYPE_CHECKING:
+    from handrail.execute.delivery import Delivery, MemoryDelivery
     from handrail.execute.executor import Executor
     from handrail.execute.ledger import Entry, Ledger, MemoryLedger, Recalled
     from handrail.execute.limits import CircuitBreaker, Limits, RateLimit, RetryPolicy, Timeouts
     from handrail.execute.loop import Budget, LoopResult, run_until_done, run_until_done_sync
     from handrail.execute.store import Store
+    from handrail.execute.work import MemoryWork, Work, WorkItem
+    from handrail.execute.worker import Worker
 
 __all__ = [
     "Budget",
     "CircuitBreaker",
+    "Delivery",
     "Entry",
     "Executor",
     "Ledger",
     "Limits",
     "LoopResult",
+    "MemoryDelivery",
     "MemoryLedger",
+    "MemoryWork",
     "RateLimit",
     "Recalled",
     "RetryPolicy",
     "Store",
     "Timeouts",
+    "Work",
+    "WorkItem",
+    "Worker",
     "run_until_done",
     "run_until_done_sync",
 ]
@@ -33,17 +42,23 @@ __all__ = [
 _ON_FIRST_USE = {
     "Budget": "handrail.execute.loop",
     "CircuitBreaker": "handrail.execute.limits",
+    "Delivery": "handrail.execute.delivery",
     "Entry": "handrail.execute.ledger",
     "Executor": "handrail.execute.executor",
     "Ledger": "handrail.execute.ledger",
     "Limits": "handrail.execute.limits",
     "LoopResult": "handrail.execute.loop",
+    "MemoryDelivery": "handrail.execute.delivery",
     "MemoryLedger": "handrail.execute.ledger",
+    "MemoryWork": "handrail.execute.work",
     "RateLimit": "handrail.execute.limits",
     "Recalled": "handrail.execute.ledger",
     "RetryPolicy": "handrail.execute.limits",
     "Store": "handrail.execute.store",
     "Timeouts": "handrail.execute.limits",
+    "Work": "handrail.execute.work",
+    "WorkItem": "handrail.execute.work",
+    "Worker": "handrail.execute.worker",
     "run_until_done": "handrail.execute.loop",
     "run_until_done_sync": "handrail.execute.loop",
 }

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Coroutine
 from contextlib import suppress
 from time import perf_counter
 from typing import Any, Final
@@ -14,7 +15,7 @@ from handrail.authorize.authorizer import Authorization, Authorizer, Refusal, Re
 from handrail.authorize.identity import CallArguments, CallDigests
 from handrail.core import failure_results
 from handrail.core.context import ToolContext
-from handrail.core.events import CallStarted
+from handrail.core.events import CallStarted, CallTakenOver
 from handrail.core.log import log
 from handrail.core.redact import Redactor
 from handrail.core.secret_patterns import MAX_PIECE
@@ -23,6 +24,7 @@ from handrail.core.time_budget import TimeBudget
 from handrail.core.values import Approval, ToolCall, ToolResult
 from handrail.errors import ToolError, must_propagate
 from handrail.execute.admission import Admission, AdmissionControl
+from handrail.execute.durable import DurableCalls
 from handrail.execute.event_bus import EventBus, build_started
 from handrail.execute.handlers import HandlerRunner, Outcome
 from handrail.execute.ledger import Entry, Ledger, LedgerDecision, LedgerReader, is_same_decision
@@ -42,6 +44,7 @@ from handrail.execute.scheduler import CallRef, LocksCrossed, Scheduler, current
 from handrail.execute.settlement import Settlement
 from handrail.execute.takeover import Takeover
 from handrail.execute.tool_pool import CompiledTool
+from handrail.execute.work import StoredCall, Work
 
 _MAX_ROUNDS: Final = 20
 """How often a call looks into the ledger again because another call was faster."""
@@ -71,6 +74,9 @@ class EffectRunner:
         in_progress_timeout: float,
         warns_without_customer: bool,
         is_audited: bool,
+        work: Work | None = None,
+        unserved_after: float = 60.0,
+        max_queued: int | None = None,
     ) -> None:
         self._digests = digests
         self._reader = reader = LedgerReader(ledger, repeat_window=repeat_window)
@@ -98,6 +104,26 @@ class EffectRunner:
             owner=owner,
         )
         self._ledger = ledger
+        self.durable = (
+            None
+            if work is None
+            else DurableCalls(
+                work=work,
+                approvals=approvals,
+                authorizer=authorizer,
+                digests=digests,
+                reader=reader,
+                recall=self.recall,
+                settlement=settlement,
+                results=results,
+                events=events,
+                redactor=redactor,
+                overhead_timeout=overhead_timeout,
+                unserved_after=unserved_after,
+                max_queued=max_queued,
+            )
+        )
+        """Stores calls of durable tools, and answers what became of them; None without a store of such calls."""
         self._approvals = approvals
         self._authorizer = authorizer
         self._handlers = handlers
@@ -123,9 +149,17 @@ class EffectRunner:
     # The caller's side.
 
     async def run(
-        self, compiled: CompiledTool, call: ToolCall, context: ToolContext[Any], sent_call: ToolCall | None = None
+        self,
+        compiled: CompiledTool,
+        call: ToolCall,
+        context: ToolContext[Any],
+        sent_call: ToolCall | None = None,
+        stored: StoredCall | None = None,
     ) -> ToolResult:
-        """Run one call, or join the same call if it is already running. `sent_call` is the call before its hooks."""
+        """Run one call, or join the same call if it is already running. `sent_call` is the call before its hooks.
+
+        `stored` is the call as a worker took it, with what was decided about it.
+        """
         started = perf_counter()
         tool, sent_call = compiled.tool, sent_call or call
         try:
@@ -154,6 +188,7 @@ class EffectRunner:
             queue_entry=self._scheduler.enqueue(context.session_id, compiled.concurrency, lock_key=sent.lock_key),
             budget=TimeBudget(self._overhead_timeout),
             started=started,
+            stored=stored,
         )
         if self._events.has_listeners:
             self._events.emit_accepted(call, context)
@@ -186,7 +221,7 @@ class EffectRunner:
             budget = TimeBudget(self._overhead_timeout)
             known = await self._reader.decide(sent, (context.session_id, call.id), tool, context, budget)
             if known.step in ("run", "ask_again"):
-                await self._authorize(compiled, sent, context, known, budget)
+                await self.authorize(compiled, sent, context, known, budget)
         except ToolError:
             return None
         except Refusal as refusal:
@@ -214,12 +249,22 @@ class EffectRunner:
     def _stop_abandoned(self, effect: EffectCall) -> None:
         """The caller was cancelled: a call that has not begun does not begin, any other does what its tool says."""
         running = effect.running
+        if effect.tool.durable and running.on_interrupt != "cancel":
+            return  # It outlives its caller.
         if not effect.has_started and running.task is not None:
             running.task.cancel()  # Before its first step, which it then never takes.
             effect.queue_entry.release()
             self._end(effect, failure_results.cancelled_unread(effect.tool.name))
         elif not running.has_begun or running.on_interrupt == "cancel":
             running.stop("cancelled")
+
+    def stop_unclaimed(self, ref: CallRef) -> bool:
+        """Stop a call, if it waits and nothing of it is in the ledger; whether it was stopped."""
+        running = self._running.find(ref)
+        if running is None or running.has_begun or ref in self._claims:
+            return False
+        running.stop("cancelled")
+        return True
 
     def _give_up(self, effect: EffectCall) -> None:
         """The call was stopped and does not end: the caller gets its result, and the session goes on."""
@@ -273,14 +318,19 @@ class EffectRunner:
             if running.stopped_by is not None:
                 raise CallStopped(running.stopped_by)
             try:
-                authorization = self._authorize_at_once(effect.compiled, effect.sent, known)
+                if effect.stored is None or self.durable is None:
+                    authorization = self._authorize_at_once(effect.compiled, effect.sent, known)
+                else:
+                    authorization = await running.wait(self.durable.authorize(effect, known))
                 if authorization is None:
                     authorization = await running.wait(  # A cancellation reaches it in a check or a hook.
-                        self._authorize(effect.compiled, effect.sent, effect.context, known, effect.budget)
+                        self.authorize(effect.compiled, effect.sent, effect.context, known, effect.budget)
                     )
             except Refusal as refusal:
                 if await running.wait(self._is_outdated(effect, known, refusal)):
                     continue  # Another call of the same effect began meanwhile: recall again.
+                if effect.tool.durable and self.durable is not None:
+                    await self.durable.park(effect, known, refusal)
                 raise
             effect.decision = authorization.decision
             effect.actual = effect.sent
@@ -291,6 +341,8 @@ class EffectRunner:
             entry = self._build_entry(effect, known, authorization.approval)
             if self._is_written:
                 entry = await self._redact_entry(entry, effect.actual)
+            if running.stopped_by is not None:
+                raise CallStopped(running.stopped_by)
             self._claims[running.ref] = running
             try:
                 started = build_started(effect.actual.call, effect.context) if self._events.has_listeners else None
@@ -341,6 +393,8 @@ class EffectRunner:
         taken = await self._takeover.take(effect, found, started if self._is_audited else None)
         if taken is None:
             return None
+        if self._events.has_listeners:
+            self._events.emit(build_taken_over(effect, found.owner, taken.owner))
         ref = (entry.session_id, entry.call_id)
         self._claims[ref] = effect.running
         try:
@@ -359,7 +413,7 @@ class EffectRunner:
             return None
         return Authorization(decision=decision, call=sent.call, value=sent.value)
 
-    async def _authorize(
+    async def authorize(
         self,
         compiled: CompiledTool,
         sent: CallArguments,
@@ -462,18 +516,22 @@ class EffectRunner:
             guideline_ids=actual.call.guideline_ids,
             decision=effect.decision,
             approval=None if approval is None else approval.token,
+            is_durable=effect.tool.durable,
         )
 
     async def _claim(
         self, effect: EffectCall, entry: Entry, authorization: Authorization, started: CallStarted | None
     ) -> bool:
         """Write the entry and consume the approval; False if another call was faster."""
-        claiming = self._ledger.claim(
-            entry,
-            approval=authorization.approval,
-            approvals=self._approvals,
-            started=started if self._is_audited else None,
-        )
+        if effect.tool.durable and effect.stored is None and self.durable is not None:
+            claiming = self._claim_with_row(effect, entry, authorization, started, self.durable)
+        else:
+            claiming = self._ledger.claim(
+                entry,
+                approval=authorization.approval,
+                approvals=self._approvals,
+                started=started if self._is_audited else None,
+            )
         claim = None if self._is_immediate else asyncio.ensure_future(claiming)
         try:
             return await (claiming if claim is None else effect.budget.run(asyncio.shield(claim)))
@@ -484,6 +542,34 @@ class EffectRunner:
             if not isinstance(error, Exception):
                 raise
             raise Refusal(result, effect.decision) from error
+
+    def _claim_with_row(
+        self,
+        effect: EffectCall,
+        entry: Entry,
+        authorization: Authorization,
+        started: CallStarted | None,
+        durable: DurableCalls,
+    ) -> Coroutine[Any, Any, bool]:
+        """Claim a durable call that runs here: if this process dies, a worker finds its row."""
+        item = durable.build_item(
+            effect.tool,
+            effect.sent,
+            effect.context,
+            call_id=entry.call_id,
+            decision=effect.decision,
+            approval=entry.approval,
+            repeat=entry.repeat,
+            owner=self._owner,
+        )
+        return self._ledger.claim(
+            entry,
+            approval=authorization.approval,
+            approvals=self._approvals,
+            started=started if self._is_audited else None,
+            item=item,
+            work=durable.work,
+        )
 
     # 4. Run and settle.
 
@@ -532,6 +618,8 @@ class EffectRunner:
             is_recorded = await self._settlement.settle(entry, outcome)
         else:
             is_recorded = await self._settlement.settle_within(entry, outcome, effect.budget)
+        if effect.stored is not None and is_recorded and outcome.happened != "unknown":
+            effect.stored.is_ended = True
         return outcome.result if is_recorded else structs.replace(outcome.result, recorded=False)
 
     async def _restore_approval(self, approval: Approval) -> None:
@@ -543,6 +631,20 @@ class EffectRunner:
 
     def _end(self, effect: EffectCall, result: ToolResult) -> None:
         self._results.end_call(effect.running, effect.actual.call, result, effect.started, effect.decision)
+
+
+def build_taken_over(effect: EffectCall, previous_owner: str, owner: str) -> CallTakenOver:
+    """The event that says that a call of another owner runs here now."""
+    context = effect.context
+    return CallTakenOver(
+        at=time.time(),
+        session_id=context.session_id,
+        tenant_id=context.tenant_id,
+        customer_id=context.customer_id,
+        call=effect.actual.call,
+        previous_owner=previous_owner,
+        owner=owner,
+    )
 
 
 def _describe_cancelled(effect: EffectCall) -> ToolResult:

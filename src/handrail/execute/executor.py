@@ -29,9 +29,10 @@ from handrail.core.time_budget import TimeBudget
 from handrail.core.tool import Tool
 from handrail.core.values import Approval, ToolCall, ToolResult, build_call_type_error
 from handrail.define.options import ToolFlags
-from handrail.errors import StoreError
+from handrail.errors import ConfigError, StoreError
 from handrail.execute.admission import AdmissionControl
 from handrail.execute.cancellation import CallCanceller, CancelResult
+from handrail.execute.durable import DurableCalls
 from handrail.execute.effects import EffectRunner
 from handrail.execute.event_bus import EventBus
 from handrail.execute.handlers import HandlerRunner
@@ -41,7 +42,7 @@ from handrail.execute.output_limit import OutputLimiter
 from handrail.execute.reads import ReadRunner
 from handrail.execute.results import CallResults
 from handrail.execute.running import RunningCalls
-from handrail.execute.scheduler import Scheduler
+from handrail.execute.scheduler import CallRef, Scheduler
 from handrail.execute.settlement import (
     Doubt,
     LeaseKeeper,
@@ -49,9 +50,10 @@ from handrail.execute.settlement import (
     list_doubts,
     resolve_doubt,
 )
-from handrail.execute.store import Store, StoreParts, choose_store
+from handrail.execute.store import Store, StoreParts, choose_store, find_work
 from handrail.execute.threads import SyncPortal, WorkerThreads
 from handrail.execute.tool_pool import CompiledTool, Fallback, ToolPool, build_host_handler
+from handrail.execute.work import StoredCall, Work
 from handrail.registry.registry import ToolRegistry
 
 T = TypeVar("T")
@@ -71,6 +73,7 @@ class Executor:
         store: Store | str | None = None,
         ledger: Ledger | None = None,
         approvals: Approvals | None = None,
+        work: Work | None = None,
         listeners: Iterable[Listener] = (),
         hooks: Iterable[object] = (),
         mode: Mode | Mapping[str, Mode] = "enforce",
@@ -89,11 +92,12 @@ class Executor:
         Args:
             tools: Functions with `@tool`, tool classes, mappings, sources that `connect` opened, or a `ToolRegistry`.
             policy: Who may run what. By default read-only tools run, and the customer is asked before every other.
-            store: Keeps the ledger and the approvals, and audits: what `handrail.store.open_store` returns, or the URL
-                of a database, which is opened before the first call and closed by `aclose()`. By default they are in
-                memory.
+            store: Keeps the ledger, the approvals and durable calls, and audits: what `handrail.store.open_store`
+                returns, or the URL of a database, which is opened before the first call and closed by `aclose()`. By
+                default ledger and approvals are in memory.
             ledger: Another implementation of the record of consequential calls.
             approvals: Another implementation of what keeps approvals.
+            work: Another implementation of what keeps durable calls.
             listeners: Functions that get every event.
             hooks: Objects with `before` or `authorised`, which may change arguments or refuse.
             mode: `enforce`, or `observe`: the policy decides and records, and blocks nothing. A mapping says it by
@@ -115,9 +119,11 @@ class Executor:
         self._is_debug = debug
         self._redactor = redactor = redactor or Redactor()
         self._owns_store = isinstance(store, str)
-        self._store = choose_store(store, ledger=ledger, approvals=approvals, redactor=redactor)
+        self._store = choose_store(store, ledger=ledger, approvals=approvals, work=work, redactor=redactor)
         self._ledger = ledger = self._store.ledger
         self.approvals: Approvals = self._store.approvals
+        self._work = work = find_work(self._store)
+        owner = randomness.token_hex(8)
         listeners = tuple(listeners)
         if (audit := self._store.audit) is not None and audit not in listeners:
             listeners = (*listeners, audit)
@@ -165,8 +171,10 @@ class Executor:
         )
         self._portal = SyncPortal(current_loop=lambda: handlers.deadlines.loop)
         admission = AdmissionControl(limits, events=events)
-        self._leases = leases = LeaseKeeper(ledger, lease_timeout=timeouts.lease, lease_grace=timeouts.lease_grace)
-        self._settlement = Settlement(ledger=ledger, handlers=handlers, redactor=redactor, leases=leases)
+        self._leases = leases = LeaseKeeper(
+            ledger, lease_timeout=timeouts.lease, lease_grace=timeouts.lease_grace, owner=owner, work=work
+        )
+        self._settlement = Settlement(ledger=ledger, handlers=handlers, redactor=redactor, leases=leases, work=work)
         self._effects = EffectRunner(
             ledger=ledger,
             approvals=self.approvals,
@@ -180,13 +188,18 @@ class Executor:
             results=self._results,
             redactor=redactor,
             running=self._running,
-            owner=randomness.token_hex(8),
+            owner=owner,
             repeat_window=timeouts.repeat_window,
             overhead_timeout=timeouts.overhead,
             in_progress_timeout=timeouts.in_progress,
             warns_without_customer=scope is None,
             is_audited=self._store.audit is not None,
+            work=work,
+            unserved_after=timeouts.unserved_after,
+            max_queued=limits.max_queued_per_tenant,
         )
+        if isinstance(approval_events, ApprovalEvents) and self._effects.durable is not None:
+            approval_events.subscribe(self._effects.durable)
         self._reads = ReadRunner(
             authorizer=self._authorizer,
             handlers=handlers,
@@ -211,7 +224,12 @@ class Executor:
             retry=retry,
             max_output_chars=limits.max_output_chars,
             max_media_bytes=limits.max_media_bytes,
+            can_store=work is not None,
         )
+        self.timeouts: Timeouts = timeouts
+        """How long the parts of its calls may take."""
+        self.owner: str = owner
+        """What the ledger and stored calls name this executor by."""
 
     # The tools.
 
@@ -566,6 +584,73 @@ class Executor:
         """
         return self._digests.digest_secret(secret)
 
+    # Calls that outlive their process.
+
+    async def submit(self, call: ToolCall, context: ToolContext[Any], *, priority: int = 0) -> ToolResult | None:
+        """Store a call of a durable tool for a worker, and do not wait: None.
+
+        A call that is refused, or was done already, has its result at once. One that somebody has to agree to is
+        stored, too, and its result is `approval_required`: an operator's yes queues it; after a customer's, submit it
+        again in their next turn. Of a tenant's calls, those with a higher `priority` are taken first.
+        """
+        if not isinstance(call, ToolCall):  # pyright: ignore[reportUnnecessaryIsInstance]  # the caller's
+            raise build_call_type_error(call)
+        self._running.check_loop()
+        prepared = await self._prepare(call, context)
+        if isinstance(prepared, ToolResult):
+            return prepared
+        compiled, ready = prepared
+        durable = self._effects.durable
+        if not compiled.tool.durable or durable is None or not call.id:
+            refused = failure_results.not_durable if call.id else failure_results.no_call_id
+            return self._results.report(call, context, refused(call.name), perf_counter())
+        return await durable.submit(
+            compiled, ready, context, call, authorize=self._effects.authorize, priority=priority
+        )
+
+    async def wait(self, *, session_id: str, call_id: str, timeout: float = 30.0) -> ToolResult:
+        """Wait for the result of a durable call, which any process may run.
+
+        When the time is over, the result says how far it is: `in_progress`, `approval_required`, `outcome_unknown`, or
+        `unavailable` if no worker takes it. Raises `ConfigError` if there is no such call.
+        """
+        return await self.durable.wait(session_id=session_id, call_id=call_id, timeout=timeout)
+
+    async def cancel_stored(self, call_id: str, *, session_id: str) -> bool:
+        """Ask whichever process has a durable call to cancel it; whether there is one that has no result.
+
+        One that no worker has taken ends at once. Its result tells the truth about what it did.
+        """
+        return await self.durable.cancel(session_id=session_id, call_id=call_id)
+
+    @property
+    def durable(self) -> DurableCalls:
+        """Where its durable calls are stored, for a `Worker`; raises `ConfigError` without a store."""
+        if self._effects.durable is None:
+            raise ConfigError("this executor has no store for durable calls: pass Executor(store=…).")
+        return self._effects.durable
+
+    @property
+    def durable_definitions(self) -> frozenset[str]:
+        """The digests of the definitions whose stored calls it can run."""
+        return self._pool.durable_definitions
+
+    def stop_unclaimed(self, ref: CallRef) -> bool:
+        """Stop a consequential call, if it waits and nothing of it is in the ledger; whether it was stopped."""
+        return self._effects.stop_unclaimed(ref)
+
+    async def run_stored(self, stored: StoredCall, context: ToolContext[Any]) -> ToolResult:
+        """Run a call that a worker has taken: denials are checked again, and nobody is asked again."""
+        item, started = stored.item, perf_counter()
+        call = item.call or ToolCall(id=item.call_id, name=item.tool)
+        compiled = self._pool.compiled.get(call.name) or self._pool.compile_fallback(call)
+        if compiled is None:
+            return await self._refuse(None, call, context, self._pool.build_not_found(call.name))
+        if item.call is None or not self.durable.is_sealed(item):
+            log.error("the stored call %s of %s was changed: it is refused", item.call_id, item.tool)
+            return await self._effects.refuse(call, context, failure_results.row_changed(item.tool), started, call)
+        return await self._effects.run(compiled, call, context, item.sent_call, stored)
+
     # Calls whose outcome nobody knows.
 
     @property
@@ -638,6 +723,7 @@ class Executor:
             redactor=self._redactor,
             leases=self._leases,
             is_running=self._running.find((session_id, call_id)) is not None,
+            work=self._work,
         )
 
     def subscribe(self, session_id: str, listener: Listener) -> AbstractContextManager[None]:

@@ -4,12 +4,11 @@ import math
 import secrets
 import time
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import islice
-from typing import Any, ClassVar, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Protocol
 
 from msgspec import Struct, structs
-from pydantic_core import from_json
 
 from handrail.authorize.approvals import Approvals, MemoryApprovals
 from handrail.authorize.authorizer import Refusal
@@ -18,20 +17,18 @@ from handrail.core import failure_results
 from handrail.core.context import ToolContext
 from handrail.core.events import CallStarted
 from handrail.core.log import log
-from handrail.core.media import MediaPart
 from handrail.core.time_budget import TimeBudget
 from handrail.core.tool import Tool
-from handrail.core.values import Approval, Control, Decision, Failure, ToolResult
+from handrail.core.values import Approval, Decision
 from handrail.errors import CallTakenOverError, ConfigError, LedgerFullError
+from handrail.execute.recorded_result import RecordedResult, VerifyAnswer
 from handrail.execute.scheduler import CallRef
+
+if TYPE_CHECKING:
+    from handrail.execute.work import Work, WorkItem
 
 State = Literal["running", "committed", "failed", "unknown"]
 """`failed` means that nothing happened and the call may be tried again; `unknown` that nobody can tell."""
-
-
-VerifyAnswer = Literal["cannot_tell", "too_early", "failed"]
-"""Why `verify` did not end a doubt: it returned None; it found nothing, but the handler could still run; it raised, or
-took too long."""
 
 
 MAX_RECORDED_MEDIA_BYTES: Final = 1_000_000
@@ -41,35 +38,6 @@ MAX_RECORDED_MEDIA_BYTES: Final = 1_000_000
 _SMALL: Final = 1_000
 """An entry in memory whose arguments and result have no more bytes is kept whole."""
 _NOT_KEPT: Final = "it is not kept any more"
-
-
-class RecordedResult(Struct, frozen=True, kw_only=True, gc=False):
-    """What is kept of a result, to return it again for the same call: never its `context`."""
-
-    text: str | None = None
-    """The output, redacted: a text, or JSON."""
-    is_json: bool = False
-    """Whether the output was no text, and is recorded as JSON."""
-    failure: Failure | None = None
-    control: Control | None = None
-    metadata: Mapping[str, Any] = {}
-    media: tuple[MediaPart, ...] = ()
-    notice: str = ""
-    """What the model reads before the output: the arguments that an approver changed."""
-    verified: VerifyAnswer | None = None
-    """What `verify` said about a call whose outcome is not known."""
-
-    def to_result(self) -> ToolResult:
-        """The result that was recorded."""
-        output: Any = from_json(self.text) if self.is_json and self.text is not None else self.text
-        return ToolResult(
-            output=output,
-            error=self.failure,
-            control=self.control,
-            metadata=self.metadata,
-            media=self.media,
-            notice=self.notice,
-        )
 
 
 class Entry(Struct, frozen=True, kw_only=True, gc=False):
@@ -124,6 +92,8 @@ class Entry(Struct, frozen=True, kw_only=True, gc=False):
     """When the values of its customer were erased; they are gone once it is settled."""
     read_at: float = 0.0
     """When it was read, by the clock that its times are measured by; 0 if that is the clock of this process."""
+    is_durable: bool = False
+    """Whether the call is stored, and its row ends with it; only its owner knows, it is not recorded."""
 
     def state_at(self, now: float) -> State:
         """The state at this time, or when it was read: a running entry whose lease is over is `unknown`."""
@@ -219,19 +189,29 @@ class Ledger(Protocol):
         ...
 
     async def claim(
-        self, entry: Entry, *, approval: Approval | None, approvals: Approvals, started: CallStarted | None = None
+        self,
+        entry: Entry,
+        *,
+        approval: Approval | None,
+        approvals: Approvals,
+        started: CallStarted | None = None,
+        item: "WorkItem | None" = None,
+        work: "Work | None" = None,
     ) -> bool:
         """Write the entry and consume the approval, both or none. False if the id or a number of a key is taken, if the
         entry with the number before is gone, or if the approval cannot be consumed.
 
         `started` is what listeners are told after it. A ledger that has an audit beside it audits it, and the use of
         the approval, in the same transaction: a process that is killed then leaves both.
+
+        `item` is the row of a durable call that runs where it was made: it is stored in `work`, in the same
+        transaction if that is in the same database. Both are passed for such calls only.
         """
         ...
 
-    async def settle(self, entry: Entry) -> None:
+    async def settle(self, entry: Entry, *, work: "Work | None" = None) -> None:
         """Write the outcome of a claimed call, unless it is already committed. Raises `CallTakenOverError` if the entry
-        is another owner's."""
+        is another owner's. The row of a durable call ends in `work`, unless the outcome is not known."""
         ...
 
     async def take_over(
@@ -267,8 +247,9 @@ class Ledger(Protocol):
         """Write what `verify` said about an entry in doubt, as `recorded.verified`, unless it was changed meanwhile."""
         ...
 
-    async def resolve(self, entry: Entry) -> bool:
-        """Write what an operator found out about an entry in doubt; False if it was changed meanwhile."""
+    async def resolve(self, entry: Entry, *, work: "Work | None" = None) -> bool:
+        """Write what an operator found out about an entry in doubt; False if it was changed meanwhile. If its call is
+        stored in `work`, its row ends."""
         ...
 
 
@@ -459,7 +440,14 @@ class MemoryLedger:
         return Recalled(by_id, by_key, by_full_key, by_sent_key)
 
     async def claim(
-        self, entry: Entry, *, approval: Approval | None, approvals: Approvals, started: CallStarted | None = None
+        self,
+        entry: Entry,
+        *,
+        approval: Approval | None,
+        approvals: Approvals,
+        started: CallStarted | None = None,
+        item: "WorkItem | None" = None,
+        work: "Work | None" = None,
     ) -> bool:
         ref = (entry.session_id, entry.call_id)
         newest, newest_full = self._by_key.get(entry.key), self._by_full_key.get(entry.full_key)
@@ -471,6 +459,8 @@ class MemoryLedger:
             self._make_room(entry.claimed_at)
         # The entry is written before the approval is consumed, so that nobody can claim in between.
         self._write(entry)
+        if item is not None and work is not None:
+            await work.hold(item, lease=entry.lease_until - entry.claimed_at)
         if approval is None and isinstance(approvals, MemoryApprovals) and entry.session_id not in approvals.by_session:
             return True
         is_claimed = False
@@ -497,7 +487,7 @@ class MemoryLedger:
             else:
                 by_key[key] = previous
 
-    async def settle(self, entry: Entry) -> None:
+    async def settle(self, entry: Entry, *, work: "Work | None" = None) -> None:
         known = self._by_id.get((entry.session_id, entry.call_id))
         if known is not None and known.owner != entry.owner:
             if entry.state == "failed":  # Nothing happened, so that there is nothing to write.
@@ -507,6 +497,8 @@ class MemoryLedger:
             self._write(entry)
             if (size := _measure_entry(entry)) > _SMALL:
                 self._limit_bytes((entry.session_id, entry.call_id), size)
+        if work is not None and entry.state != "unknown":
+            await work.end(session_id=entry.session_id, call_id=entry.call_id)
 
     def _limit_bytes(self, ref: CallRef, size: int) -> None:
         self._bytes += size - self._sizes.pop(ref, 0)
@@ -570,11 +562,13 @@ class MemoryLedger:
         if known is not None and known.state in ("running", "unknown") and is_unchanged(known, entry):
             self._write(structs.replace(known, recorded=with_answer(known, answer)))
 
-    async def resolve(self, entry: Entry) -> bool:
+    async def resolve(self, entry: Entry, *, work: "Work | None" = None) -> bool:
         known = self._by_id.get((entry.session_id, entry.call_id))
         if known is None or known.owner != entry.owner or known.state not in ("running", "unknown"):
             return False
         self._write(entry)
+        if work is not None:
+            await work.end(session_id=entry.session_id, call_id=entry.call_id)
         return True
 
     def _write(self, entry: Entry) -> None:

@@ -47,7 +47,7 @@ class CircuitBreaker(Struct, frozen=True, kw_only=True):
 class Limits(Struct, frozen=True, kw_only=True):
     """How much an executor accepts and runs: `Executor(tools, limits=Limits(max_concurrent=8))`.
 
-    They count the calls of this process only.
+    But for `max_queued_per_tenant`, they count the calls of this process only.
     """
 
     max_concurrent: int | None = None
@@ -66,6 +66,9 @@ class Limits(Struct, frozen=True, kw_only=True):
     """The size of the images and files of one result. Larger ones are left out."""
     max_remembered_bytes: int = 50_000_000
     """The size of the results of read-only calls that are kept in memory, to answer a call that arrives twice."""
+    max_queued_per_tenant: int | None = None
+    """Durable calls of a tenant, of all processes, that wait for a worker. Further ones are refused; None is
+    unlimited."""
     rate_limits: Sequence[RateLimit] = ()
     """How often tools may be called; see `RateLimit`."""
     circuit_breaker: CircuitBreaker | None = None
@@ -103,11 +106,15 @@ class Timeouts(Struct, frozen=True, kw_only=True):
     """How long after its timeout a call of a process that died could still take effect."""
     approval: float = 900.0
     """How long an approval can be given and used."""
+    resend_after: float = 5.0
+    """How long a durable call is queued and not begun before a worker sends it again to whatever delivers it."""
+    unserved_after: float = 60.0
+    """How long a durable call is queued before whoever waits for it is told that no worker takes it."""
     repeat_window: float = 86_400.0
     """How long a call with a new id and the same effect is a repetition, which the customer has to agree to."""
 
     def __post_init__(self) -> None:
-        for name in ("call", "slow_after", "overhead", "lease", "approval"):
+        for name in ("call", "slow_after", "overhead", "lease", "approval", "resend_after", "unserved_after"):
             if not _is_number(seconds := getattr(self, name)) or not seconds > 0:
                 raise ConfigError(f"{name} must be more than 0 seconds, got {seconds!r}.")
         for name in ("in_progress", "lease_grace", "repeat_window"):
@@ -141,13 +148,14 @@ class RetryPolicy(Struct, frozen=True, kw_only=True):
 _MINIMUM: Final = {
     "max_concurrent": 1,
     "max_concurrent_per_session": 1,
+    "max_queued_per_tenant": 1,
     "max_threads": 1,
     "max_argument_chars": 1,
     "max_output_chars": 1,
     "max_media_bytes": 0,
     "max_remembered_bytes": 0,
 }
-_OPTIONAL: Final = ("max_concurrent", "max_concurrent_per_session", "max_output_chars")
+_OPTIONAL: Final = ("max_concurrent", "max_concurrent_per_session", "max_queued_per_tenant", "max_output_chars")
 """Those that may be None."""
 
 

@@ -157,6 +157,8 @@ class CallRecall:
             return None
         if outcome.happened == "no":
             return "nothing happened"
+        if tool.durable:
+            entry = structs.replace(entry, is_durable=True)
         await self._settlement.settle(entry, outcome)
         return structs.replace(outcome.result, origin="verified")
 
@@ -185,6 +187,8 @@ class CallRecall:
         if claimed is not None:  # Even if its lease is over: a clock that jumps stops nothing.
             return await self._join_same_effect(effect, claimed, admission)
         if known.step == "in_progress":
+            if effect.stored is not None:  # A worker has other calls to run: it is delivered again.
+                return failure_results.in_progress(name)
             try:
                 is_over = await effect.running.wait(self.wait_for_owner(entry))
             except CallStopped:  # The other process goes on.

@@ -6,7 +6,7 @@ import sys
 import types
 from collections.abc import Callable, Coroutine, Generator
 from contextvars import Context, copy_context
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from msgspec import Struct
 
@@ -20,6 +20,9 @@ from handrail.errors import ConfigError, ToolError
 from handrail.execute.scheduler import CallRef, QueueEntry
 from handrail.execute.threads import ThreadJob
 from handrail.execute.tool_pool import CompiledTool
+
+if TYPE_CHECKING:
+    from handrail.execute.work import StoredCall
 
 StopCause = Literal["timeout", "cancelled"]
 
@@ -272,6 +275,8 @@ class EffectCall(Struct, kw_only=True, eq=False):
     is_recalled: bool = False
     """Whether the ledger was read, and had nothing of this call: only then can it be said that nothing was done."""
     decision: Decision | None = None
+    stored: "StoredCall | None" = None
+    """What a worker runs; None for a call that runs where it was made."""
 
 
 class RunningCalls:

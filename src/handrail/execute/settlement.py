@@ -37,6 +37,7 @@ from handrail.execute.results import finish_result, note_changes
 from handrail.execute.scheduler import CallRef
 from handrail.execute.threads import ThreadJob
 from handrail.execute.tool_pool import CompiledTool
+from handrail.execute.work import Work
 
 T = TypeVar("T")
 
@@ -57,8 +58,14 @@ class LeaseKeeper:
     like a process that died; and a process that did die is known as soon as its last lease is over.
     """
 
-    def __init__(self, ledger: Ledger, *, lease_timeout: float, lease_grace: float) -> None:
+    def __init__(
+        self, ledger: Ledger, *, lease_timeout: float, lease_grace: float, owner: str = "", work: Work | None = None
+    ) -> None:
         self._ledger = ledger
+        self._work = work
+        self._owner = owner
+        self._rows: set[CallRef] = set()
+        """The stored calls that are this owner's."""
         self._needs_lease = ledger.needs_lease
         self._lease = lease_timeout
         self._grace = lease_grace
@@ -85,9 +92,25 @@ class LeaseKeeper:
             # The clock may jump: how long a lease lasts is measured by the monotonic clock.
             left = min(max(entry.lease_until - time.time(), 0.0), self._lease)
             self._renewed[ref] = time.monotonic() + left
-            if not self._is_running:
-                self._is_running = True
-                threading.Thread(target=self._run, name="handrail-leases", daemon=True).start()
+            if entry.is_durable:
+                self._rows.add(ref)
+            self._start()
+
+    def hold_row(self, ref: CallRef) -> None:
+        """Renew the lease of a stored call that was taken, from now on; its entry comes later."""
+        with self._wake:
+            self._rows.add(ref)
+            self._start()
+
+    def release_row(self, ref: CallRef) -> None:
+        """The stored call is not this owner's any more."""
+        with self._wake:
+            self._rows.discard(ref)
+
+    def _start(self) -> None:
+        if not self._is_running:
+            self._is_running = True
+            threading.Thread(target=self._run, name="handrail-leases", daemon=True).start()
 
     def is_abandoned(self, entry: Entry) -> bool:
         """Whether the owner of an entry has ended it, or is known to be gone: what it had begun may be taken over.
@@ -97,13 +120,17 @@ class LeaseKeeper:
         """
         if entry.state == "unknown" or not self._needs_lease:
             return True
-        ref, now, seen = (entry.session_id, entry.call_id), time.monotonic(), (entry.owner, entry.lease_until)
+        return self.observe((entry.session_id, entry.call_id), entry.owner, entry.lease_until) >= self._lease
+
+    def observe(self, ref: CallRef, owner: str, lease_until: float) -> float:
+        """For how many seconds an entry has been seen with this owner and this lease."""
+        now, seen = time.monotonic(), (owner, lease_until)
         if len(self._observed) > _MAX_OBSERVED:
             self._observed.clear()
         first = self._observed.get(ref)
         if first is None or first[0] != seen:
             self._observed[ref] = first = (seen, now)
-        return now - first[1] >= self._lease
+        return now - first[1]
 
     def release(self, entry: Entry) -> None:
         """The call is settled, or must not be held any longer."""
@@ -111,6 +138,8 @@ class LeaseKeeper:
         with self._wake:
             self._entries.pop(ref, None)
             self._renewed.pop(ref, None)
+            if entry.is_durable:
+                self._rows.discard(ref)
 
     def _run(self) -> None:
         # A loop of its own, with connections of its own: the ledger is asked to renew from this thread only.
@@ -119,12 +148,15 @@ class LeaseKeeper:
             while True:
                 with self._wake:
                     self._wake.wait(self.interval)
-                    idle = 0 if self._entries else idle + 1
+                    idle = 0 if self._entries or self._rows else idle + 1
                     if idle > _IDLE_ROUNDS:
                         self._is_running = False
                         return
                     soon = time.monotonic() + 2 * self.interval
                     due = [entry for ref, entry in self._entries.items() if self._renewed[ref] <= soon]
+                    rows = list(self._rows)
+                if rows and self._work is not None:
+                    self._renew_rows(runner, self._work, rows)
                 if due:
                     self._renew(runner, due)
                 elif idle == 1:
@@ -135,6 +167,13 @@ class LeaseKeeper:
             runner.run(asyncio.wait_for(self._ledger.end_renewals(), self.interval))
         except Exception:
             log.warning("the connection that renews leases could not be closed", exc_info=True)
+
+    def _renew_rows(self, runner: asyncio.Runner, work: Work, rows: list[CallRef]) -> None:
+        try:
+            renewing = work.renew(rows, owner=self._owner, lease=self._lease)
+            runner.run(asyncio.wait_for(renewing, self.interval))
+        except Exception:
+            log.warning("the leases of %d stored calls could not be renewed", len(rows), exc_info=True)
 
     def _renew(self, runner: asyncio.Runner, due: list[Entry]) -> None:
         until = time.monotonic() + self._lease
@@ -161,8 +200,17 @@ _RETRY_DELAYS: Final = (0.05, 0.2, 1.0)
 class Settlement:
     """Finds out how consequential calls ended, and writes it into the ledger."""
 
-    def __init__(self, *, ledger: Ledger, handlers: HandlerRunner, redactor: Redactor, leases: LeaseKeeper) -> None:
+    def __init__(
+        self,
+        *,
+        ledger: Ledger,
+        handlers: HandlerRunner,
+        redactor: Redactor,
+        leases: LeaseKeeper,
+        work: Work | None = None,
+    ) -> None:
         self.leases = leases
+        self._work = work
         self._background: set[asyncio.Future[Any]] = set()
         """Writes to the ledger that are still tried after their call had its result."""
         self._ledger = ledger
@@ -176,16 +224,19 @@ class Settlement:
     async def settle(self, entry: Entry, outcome: Outcome, retry_delays: tuple[float, ...] = _RETRY_DELAYS) -> bool:
         """Write the outcome of a call, and try again if the ledger cannot be reached; returns whether it is written."""
         if self._is_written and _is_long(outcome):
-            recorded = await self._redactor.run_aside(lambda: self._to_record(outcome.result), is_long=True)
+            recorded = await self._redactor.run_aside(lambda: self.to_record(outcome.result), is_long=True)
         else:
-            recorded = self._to_record(outcome.result)
+            recorded = self.to_record(outcome.result)
         if outcome.verified is not None:
             recorded = structs.replace(recorded, verified=outcome.verified)
         settled = settle_entry(entry, _STATES[outcome.happened], recorded, now=time.time())
         delays = iter(retry_delays)
         while True:
             try:
-                await self._ledger.settle(settled)
+                if settled.is_durable:
+                    await self._ledger.settle(settled, work=self._work)
+                else:
+                    await self._ledger.settle(settled)
                 return True
             except CallTakenOverError:
                 log.warning("the outcome of %s is not recorded here: another worker has taken it over", entry.tool)
@@ -277,7 +328,7 @@ class Settlement:
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("a write to the ledger failed", exc_info=error)
 
-    def _to_record(self, result: ToolResult) -> RecordedResult:
+    def to_record(self, result: ToolResult) -> RecordedResult:
         """What may be written of a result: its output as a text or as JSON, its failure and its metadata."""
         error = result.error
         metadata: dict[str, Any] = {}
@@ -462,6 +513,7 @@ async def resolve_doubt(
     redactor: Redactor,
     leases: LeaseKeeper,
     is_running: bool,
+    work: Work | None = None,
 ) -> ToolResult:
     """Settle the entry of a call in doubt, and return its result; raises `ConfigError` if there is no such doubt."""
     if not who:
@@ -480,7 +532,8 @@ async def resolve_doubt(
     result = (failure_results.confirmed_effect if happened else failure_results.confirmed_failure)(entry.tool, by)
     recorded = RecordedResult(text=result.output, failure=result.error, metadata={"resolved_by": who})
     settled = settle_entry(entry, "committed" if happened else "failed", recorded, now=time.time())
-    if not await ledger.resolve(settled):
+    resolving = ledger.resolve(settled) if work is None else ledger.resolve(settled, work=work)
+    if not await resolving:
         raise ConfigError(f"the call {call_id!r} of {entry.tool!r} was settled meanwhile: list the doubts again.")
     emit(
         DoubtResolved(

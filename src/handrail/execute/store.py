@@ -11,6 +11,7 @@ from handrail.core.events import Listener
 from handrail.core.redact import Redactor
 from handrail.errors import ConfigError
 from handrail.execute.ledger import Ledger, MemoryLedger
+from handrail.execute.work import Work
 
 T = TypeVar("T")
 
@@ -44,6 +45,7 @@ class StoreParts(Struct, frozen=True, kw_only=True):
 
     ledger: Ledger
     approvals: Approvals
+    work: Work | None = None
     audit: Listener | None = None
     is_open: bool = True
 
@@ -55,7 +57,12 @@ class StoreParts(Struct, frozen=True, kw_only=True):
 
 
 def choose_store(
-    store: Store | str | None, *, ledger: Ledger | None, approvals: Approvals | None, redactor: Redactor
+    store: Store | str | None,
+    *,
+    ledger: Ledger | None,
+    approvals: Approvals | None,
+    work: Work | None,
+    redactor: Redactor,
 ) -> Store | StoreParts:
     """The store of an executor, by what was passed to it.
 
@@ -68,9 +75,10 @@ def choose_store(
             approvals=MemoryApprovals(redactor=redactor)
             if approvals is None
             else _require(approvals, "approvals", _APPROVALS_MEMBERS),
+            work=None if work is None else _require(work, "work", _WORK_MEMBERS),
         )
-    if ledger is not None or approvals is not None:
-        raise ConfigError("store must be passed without ledger and approvals: it has its own.")
+    if ledger is not None or approvals is not None or work is not None:
+        raise ConfigError("store must be passed without ledger, approvals and work: it has its own.")
     if isinstance(store, str):
         return cast(Store, import_module("handrail.store").open_store(store, redactor=redactor))
     if missing := [name for name in _MEMBERS if not hasattr(store, name)]:
@@ -81,6 +89,11 @@ def choose_store(
     return store
 
 
+def find_work(store: Store | StoreParts) -> Work | None:
+    """Where a store keeps durable calls; None if it has no place for them."""
+    return getattr(store, "work", None)
+
+
 def _require(part: T, name: str, members: Iterable[str]) -> T:
     """A part with what every call needs of it, or `ConfigError`: a user's own is checked when the executor is built."""
     if missing := [one for one in members if not hasattr(type(part), one) and not hasattr(part, one)]:
@@ -88,6 +101,10 @@ def _require(part: T, name: str, members: Iterable[str]) -> T:
     return part
 
 
+_WORK_MEMBERS: Final = (
+    *("is_immediate", "delivery", "put", "get", "take", "release", "finish", "hold", "end", "park", "wake", "find"),
+    *("renew", "cancel", "find_cancelled", "observe", "watch_end"),
+)
 _LEDGER_MEMBERS: Final = (
     *("digest_key", "is_immediate", "needs_lease", "is_written"),
     *("recall", "claim", "settle", "take_over"),

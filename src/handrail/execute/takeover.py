@@ -93,6 +93,7 @@ class Takeover:
         except Exception as error:
             log.exception("the ledger cannot be written")
             raise Refusal(failure_results.outcome_unknown(effect.tool.name), effect.decision) from error
-        if taken is not None:
-            log.warning("%s is taken over from another owner, and runs again", effect.tool.name)
-        return taken
+        if taken is None:
+            return None
+        log.warning("%s is taken over from another owner, and runs again", effect.tool.name)
+        return structs.replace(taken, is_durable=True) if effect.tool.durable else taken

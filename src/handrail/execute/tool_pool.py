@@ -293,7 +293,9 @@ class ToolPool:
         retry: RetryPolicy,
         max_output_chars: int | None,
         max_media_bytes: int,
+        can_store: bool = False,
     ) -> None:
+        self._can_store = can_store
         self._policy = policy
         self.sources = policy.sources
         """What rules name in `from`; an attribute, so that a call without such rules pays for one look only."""
@@ -321,6 +323,10 @@ class ToolPool:
             raise _build_policy_error(self.diagnostics)
 
     def _compile(self, tool: Tool[..., Any]) -> CompiledTool:
+        if tool.durable and not self._can_store:
+            raise ConfigError(
+                f"`{tool.name}` is durable, and this executor has no store for its calls: pass Executor(store=…)."
+            )
         return CompiledTool(
             tool,
             self._policy.compile(tool),
@@ -329,6 +335,14 @@ class ToolPool:
             max_output_chars=self._max_output_chars,
             max_media_bytes=self._max_media_bytes,
         )
+
+    @property
+    def durable_definitions(self) -> frozenset[str]:
+        """The digests of the definitions of durable tools that can run here: in the pool, or through the fallback."""
+        tools = [compiled.tool for compiled in self.compiled.values() if compiled.tool.durable]
+        if self._fallback is not None:
+            tools += [tool for tool in self.host_tools.declared.values() if tool.durable]
+        return frozenset(tool.definition_digest for tool in tools)
 
     # Tools that are not in the pool.
 

@@ -8,12 +8,21 @@ from handrail.core.redact import Redactor
 from handrail.errors import MissingExtraError
 
 if TYPE_CHECKING:
+    from handrail.execute.delivery import Delivery
     from handrail.store.encryption import EncryptionKey
     from handrail.store.store import SqlStore
+    from handrail.store.work import SqlDelivery, SqlWork
 
-__all__ = ["SqlStore", "open_store"]
+__all__ = ["SqlDelivery", "SqlStore", "SqlWork", "open_store"]
 
-__getattr__ = build_getattr(__name__, {"SqlStore": "handrail.store.store"})
+__getattr__ = build_getattr(
+    __name__,
+    {
+        "SqlDelivery": "handrail.store.work",
+        "SqlStore": "handrail.store.store",
+        "SqlWork": "handrail.store.work",
+    },
+)
 
 
 def open_store(
@@ -28,6 +37,7 @@ def open_store(
     audit_batch_size: int = 100,
     audit_interval: float = 0.2,
     audit_max_waiting: int = 10_000,
+    delivery: "Delivery | None" = None,
 ) -> "SqlStore":
     """Open a database: `sqlite:///handrail.db` or `postgresql://user:password@host/name`.
 
@@ -48,6 +58,7 @@ def open_store(
         audit_batch_size: The audit writes this many rows at once.
         audit_interval: It writes after this many seconds at the latest.
         audit_max_waiting: The maximum number of rows in memory while the database is unreachable.
+        delivery: What brings durable calls to workers. By default a `SqlDelivery`: the database itself.
 
     Raises `StoreError` if the database cannot be reached, and `ConfigError` at once if an option is wrong.
     """
@@ -67,4 +78,5 @@ def open_store(
         audit_batch_size=audit_batch_size,
         audit_interval=audit_interval,
         audit_max_waiting=audit_max_waiting,
+        delivery=delivery,
     )

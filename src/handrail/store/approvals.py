@@ -26,10 +26,13 @@ from handrail.core.redact import Redactor, is_longer
 from handrail.core.secret_patterns import MAX_PIECE
 from handrail.core.values import Approval
 from handrail.errors import StoreError
+from handrail.execute.work import WorkItem, can_wake
 from handrail.store.approval_statements import TIMES, ApprovalStatements, bind_subject
 from handrail.store.database import Database, to_storable
 from handrail.store.encryption import Cipher
 from handrail.store.tables import approvals as table
+from handrail.store.transactions import Transaction
+from handrail.store.work import SqlWork
 
 UNREADABLE = "[unreadable]"
 """The only argument of an approval in a list whose arguments are encrypted with a key that is not here."""
@@ -40,7 +43,8 @@ class SqlApprovals:
 
     is_immediate: ClassVar[bool] = False
 
-    def __init__(self, database: Database, *, redactor: Redactor, cipher: Cipher) -> None:
+    def __init__(self, database: Database, *, redactor: Redactor, cipher: Cipher, work: SqlWork | None = None) -> None:
+        self._work = work
         self.events = ApprovalEvents()
         self._database = database
         self._redactor = redactor
@@ -145,7 +149,7 @@ class SqlApprovals:
                 "to_redacted": await self._redact_arguments(after.arguments),
                 "to_seen": {path: to_storable(self._redactor.text(text)) for path, text in after.seen.items()} or None,
             }
-            if await self._write(self._statements.decide, values) == 1:
+            if await self._write_decision(after, values):
                 self.events.emit_decided(after)
                 return after
             # Another process decided first: look again, which says how.
@@ -153,6 +157,23 @@ class SqlApprovals:
     async def _redact_arguments(self, arguments: Mapping[str, Any]) -> Any:
         is_long = is_longer(arguments, MAX_PIECE)
         return await self._redactor.run_aside(lambda: self._redactor.arguments(arguments), is_long=is_long)
+
+    async def _write_decision(self, decided: Approval, values: Mapping[str, Any]) -> bool:
+        """Write a decision, and queue the durable calls that were parked for it: both or none."""
+        if self._work is None or not can_wake(decided.by, decided.state):
+            return await self._write(self._statements.decide, values) == 1
+        work = self._work
+
+        def decide(transaction: Transaction) -> list[WorkItem] | None:
+            if transaction.execute(self._statements.decide, {"now": time.time(), **values}) != 1:
+                return None
+            return work.wake_within(transaction, decided.token)
+
+        woken = await self._database.run(decide)
+        if woken is None:
+            return False
+        await work.send_woken(woken)
+        return True
 
     async def get(self, token: str) -> Approval | None:
         """Find an approval; its arguments are whole until it is decided, and redacted from then on."""

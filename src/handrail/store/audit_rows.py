@@ -95,6 +95,8 @@ _DETAILS = (
     "dependencies",
     "trace",
     "happened",
+    "previous_owner",
+    "owner",
 )
 """Other fields that are names, and written by neither a model nor a user."""
 

@@ -7,24 +7,26 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Final
 
 import msgspec
-from sqlalchemy import select
+from sqlalchemy import Executable, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import IntegrityError
 
 from handrail.authorize.approvals import Approvals, build_used
 from handrail.core.events import CallStarted
-from handrail.core.log import log
 from handrail.core.text import compact_json
-from handrail.core.values import Approval, Decision, Failure
+from handrail.core.values import Approval, Decision
 from handrail.errors import CallTakenOverError, StoreError
-from handrail.execute.ledger import Entry, Recalled, RecordedResult, VerifyAnswer, take_entry, with_answer
+from handrail.execute.ledger import Entry, Recalled, VerifyAnswer, take_entry, with_answer
+from handrail.execute.work import Work, WorkItem
 from handrail.store.approvals import SqlApprovals
 from handrail.store.audit import Audit
 from handrail.store.database import Database, LastingConnection
 from handrail.store.encryption import Cipher
 from handrail.store.ledger_statements import LedgerStatements, Steps
+from handrail.store.records import encode_record, read_record
 from handrail.store.tables import settings
 from handrail.store.transactions import Transaction
+from handrail.store.work import SqlWork
 
 _RENEWAL_TIMEOUT: Final = 10.0
 """Seconds that a statement that renews leases may take."""
@@ -82,22 +84,52 @@ class SqlLedger:
         return Recalled(found.get("id"), found.get("key"), found.get("full"), found.get("sent"))
 
     async def claim(
-        self, entry: Entry, *, approval: Approval | None, approvals: Approvals, started: CallStarted | None = None
+        self,
+        entry: Entry,
+        *,
+        approval: Approval | None,
+        approvals: Approvals,
+        started: CallStarted | None = None,
+        item: WorkItem | None = None,
+        work: Work | None = None,
     ) -> bool:
-        """Write the entry, consume the approval, and audit both: all or nothing."""
+        """Write the entry, consume the approval, store the row of a durable call, and audit: all or nothing."""
         values = self._values(entry)
         if not isinstance(approvals, SqlApprovals) or not approvals.is_in(self._database):
-            return await self._claim_with_other_approvals(entry, values, approval, approvals, started)
+            return await self._claim_with_other_approvals(entry, values, approval, approvals, started, item, work)
+        stored = None
+        if item is not None and work is not None:
+            if not isinstance(work, SqlWork) or not work.is_in(self._database):
+                return await self._claim_with_other_work(entry, approval, approvals, started, item, work)
+            stored = {**work.to_values(item), "lease": entry.lease_until - entry.claimed_at}
+            if self._database.is_sqlite:
+                stored["now"] = entry.claimed_at
         used = None if approval is None else build_used(approval, call_id=entry.call_id)
         # The audit of another store in this database numbers its own rows.
         is_own = approvals.is_of(self._database)
         async with self._audit.reserve(used if is_own else None, started) as reserved:
             # A trigger withdraws what is pending about the call.
             token = None if approval is None else approval.token
-            reserved.is_written = await self._run_steps(self._statements.build_claim(values, token, reserved.rows))
+            steps = self._statements.build_claim(values, token, reserved.rows, stored)
+            reserved.is_written = await self._run_steps(steps)
         if reserved.is_written and used is not None:
             approvals.events.emit(used)
         return reserved.is_written
+
+    async def _claim_with_other_work(
+        self,
+        entry: Entry,
+        approval: Approval | None,
+        approvals: Approvals,
+        started: CallStarted | None,
+        item: WorkItem,
+        work: Work,
+    ) -> bool:
+        """Claim a durable call whose row another store keeps: it is written once the call is claimed."""
+        is_claimed = await self.claim(entry, approval=approval, approvals=approvals, started=started)
+        if is_claimed:
+            await work.hold(item, lease=entry.lease_until - entry.claimed_at)
+        return is_claimed
 
     async def _run_steps(self, steps: Steps) -> bool:
         """Run statements in one transaction; False if one of them changes nothing, and then nothing is changed."""
@@ -120,6 +152,8 @@ class SqlLedger:
         approval: Approval | None,
         approvals: Approvals,
         started: CallStarted | None,
+        item: WorkItem | None,
+        work: Work | None,
     ) -> bool:
         """Claim with approvals that another store keeps.
 
@@ -140,10 +174,12 @@ class SqlLedger:
         finally:
             if approval is not None and not is_claimed:
                 await approvals.restore(approval.token)
+        if is_claimed and item is not None and work is not None:
+            await work.hold(item, lease=entry.lease_until - entry.claimed_at)
         return is_claimed
 
-    async def settle(self, entry: Entry) -> None:
-        """Write the outcome of a claimed call. A committed entry is never changed."""
+    async def settle(self, entry: Entry, *, work: Work | None = None) -> None:
+        """Write the outcome of a claimed call, and end the row of a durable one. A committed entry is never changed."""
         values: dict[str, Any] = {
             "of_session": entry.session_id,
             "of_call": entry.call_id,
@@ -155,7 +191,11 @@ class SqlLedger:
         }
         if self._database.is_sqlite:
             values["to_settled_at"] = entry.settled_at
-        if await self._run_steps([(self._statements.settle, values)]):
+        if work is not None and entry.state != "unknown":
+            is_settled = await self._settle_with_row(values, work)
+        else:
+            is_settled = await self._run_steps([(self._statements.settle, values)])
+        if is_settled:
             return
         if entry.state == "failed":  # Nothing happened, so a missing entry is no harm.
             return
@@ -164,6 +204,27 @@ class SqlLedger:
             raise StoreError(f"the ledger has no entry for this call of {entry.tool!r}.")
         if known.owner != entry.owner:
             raise CallTakenOverError(entry.tool)
+
+    async def _settle_with_row(self, values: Mapping[str, Any], work: Work) -> bool:
+        of_call = {"session_id": values["of_session"], "call_id": values["of_call"]}
+        if not isinstance(work, SqlWork) or not work.is_in(self._database):
+            is_settled = await self._run_steps([(self._statements.settle, values)])
+            if is_settled:
+                await work.end(**of_call)
+            return is_settled
+        if not self._database.is_sqlite:
+            is_settled = await self._database.write(self._statements.build_durable_settle(), values) == 1
+        else:
+
+            def settle(transaction: Transaction) -> bool:
+                is_settled = transaction.execute(self._statements.settle, values) == 1
+                if is_settled:
+                    work.end_within(transaction, **of_call)
+                return is_settled
+
+            is_settled = await self._database.run(settle)
+        work.signals.wake_waiters((of_call["session_id"], of_call["call_id"]))
+        return is_settled
 
     async def take_over(
         self,
@@ -205,11 +266,15 @@ class SqlLedger:
                 "to_lease_until": lease_until,
                 "now": now,
             }
+        await self.run_lasting(self._statements.renew, values)
+
+    async def run_lasting(self, statement: Executable, values: Mapping[str, Any]) -> None:
+        """Run and commit a statement on the connection of the thread that renews leases."""
         loop = asyncio.get_running_loop()
         connection = self._renewing.get(loop)
         if connection is None:
             connection = self._renewing[loop] = LastingConnection(self._database.url, timeout=_RENEWAL_TIMEOUT)
-        await connection.execute(self._statements.renew, values)
+        await connection.execute(statement, values)
 
     async def end_renewals(self) -> None:
         """Close the connection of the thread that renews leases."""
@@ -236,7 +301,7 @@ class SqlLedger:
         }
         await self._database.write(self._statements.record_answer, values)
 
-    async def resolve(self, entry: Entry) -> bool:
+    async def resolve(self, entry: Entry, *, work: Work | None = None) -> bool:
         """Write what an operator found out; only one of several can, and only while it is in doubt."""
         values: dict[str, Any] = {
             "of_session": entry.session_id,
@@ -249,7 +314,11 @@ class SqlLedger:
         }
         if self._database.is_sqlite:
             values |= {"now": entry.settled_at, "to_settled_at": entry.settled_at}
-        return await self._database.write(self._statements.resolve, values) == 1
+        if await self._database.write(self._statements.resolve, values) != 1:
+            return False
+        if work is not None:  # If that fails, a worker finds the entry settled, and ends the row.
+            await work.end(session_id=entry.session_id, call_id=entry.call_id)
+        return True
 
     def _values(self, entry: Entry) -> dict[str, Any]:
         return {
@@ -309,7 +378,7 @@ class SqlLedger:
             run_until=row[19],
             state=row[20],
             settled_at=row[21],
-            recorded=None if row[24] is not None else _read_record(row[22], state=row[20], tool=row[3]),
+            recorded=None if row[24] is not None else read_record(row[22], state=row[20], tool=row[3]),
             guideline_ids=tuple(row[23] or ()),
             erased_at=row[24],
             full_key=row[26],
@@ -330,53 +399,3 @@ def _execute(transaction: Transaction, steps: Steps) -> None:
 
 UNIQUE_VIOLATION = "23505"
 """Postgres' SQLSTATE."""
-
-
-_ENCODING_ERRORS = (TypeError, ValueError, OverflowError, RecursionError)
-
-
-def encode_record(recorded: RecordedResult | None) -> str | None:
-    """Encode a recorded result as JSON. It never fails: metadata that is not JSON is left out."""
-    if recorded is None:
-        return None
-    try:
-        return msgspec.json.encode(recorded).decode()
-    except _ENCODING_ERRORS:
-        return compact_json(
-            {
-                "text": recorded.text,
-                "is_json": recorded.is_json,
-                "failure": recorded.failure and msgspec.to_builtins(recorded.failure),
-                "control": recorded.control and msgspec.to_builtins(recorded.control),
-                "metadata": _drop_unencodable(recorded.metadata),
-                "media": msgspec.to_builtins(recorded.media),
-                "notice": recorded.notice,
-                "verified": recorded.verified,
-            }
-        )
-
-
-def decode_record(text: str | None) -> RecordedResult | None:
-    """Decode a recorded result."""
-    return None if text is None else msgspec.json.decode(text, type=RecordedResult)
-
-
-def _read_record(text: str | None, *, state: str, tool: str) -> RecordedResult | None:
-    """The recorded result; one that cannot be read does not hide what became of its call."""
-    try:
-        return decode_record(text)
-    except msgspec.DecodeError:
-        log.exception("the recorded result of %s cannot be read", tool)
-    if state == "failed":
-        return RecordedResult(failure=Failure(message=f"`{tool}` failed, and its recorded result cannot be read."))
-    return RecordedResult(text=f"`{tool}` took effect, and its recorded result cannot be read.")
-
-
-def _drop_unencodable(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    encodable: dict[str, Any] = {}
-    for name, value in metadata.items():
-        try:
-            encodable[name] = msgspec.json.decode(compact_json(value))
-        except _ENCODING_ERRORS:
-            continue
-    return encodable

@@ -12,6 +12,7 @@ from sqlalchemy import (
     ColumnElement,
     Double,
     Executable,
+    Insert,
     Select,
     String,
     Text,
@@ -35,9 +36,10 @@ from sqlalchemy.dialects import postgresql, sqlite
 from handrail.store.approval_statements import build_consume
 from handrail.store.clock import DATABASE_CLOCK, HOST_CLOCK, get_clock
 from handrail.store.erasure import ERASED_ENTRY
-from handrail.store.tables import UNSETTLED, approvals
+from handrail.store.tables import UNSETTLED, approvals, work
 from handrail.store.tables import audit as audit_table
 from handrail.store.tables import ledger as table
+from handrail.store.work_statements import WorkStatements, build_closed
 
 Steps = list[tuple[Executable, Mapping[str, Any]]]
 """Statements of one transaction, with their values; each changes one row, or nothing is changed."""
@@ -101,14 +103,25 @@ class LedgerStatements:
 
     # Claiming.
 
-    def build_claim(self, values: Mapping[str, Any], token: str | None, rows: Sequence[Mapping[str, Any]]) -> Steps:
-        """Consume the approval, insert the entry, and audit both."""
+    def build_claim(
+        self,
+        values: Mapping[str, Any],
+        token: str | None,
+        rows: Sequence[Mapping[str, Any]],
+        stored: Mapping[str, Any] | None = None,
+    ) -> Steps:
+        """Consume the approval, insert the entry, and audit both; `stored` is the row of a durable call."""
         consumed = {} if token is None else {"of_token": token, "now": values["new_claimed_at"]}
         if not self._is_sqlite:
-            claim = _build_claim(is_approved=token is not None, rows=len(rows))
-            return [(claim, {**values, **consumed, **_bind(rows)})]
+            claim = _build_claim(is_approved=token is not None, rows=len(rows), is_durable=stored is not None)
+            return [(claim, {**values, **consumed, **_bind(rows), **(stored or {})})]
         steps: Steps = [(build_consume(is_sqlite=True), consumed)] if token is not None else []
-        return [*steps, *self.build_plain_claim(values, rows)]
+        held: Steps = [] if stored is None else [(_build_hold(), stored)]
+        return [*steps, *self.build_plain_claim(values, rows), *held]
+
+    def build_durable_settle(self) -> Executable:
+        """Build one statement for Postgres that settles an entry, and ends the row of its durable call."""
+        return _build_durable_settle(self.settle, self._clock)
 
     def build_plain_claim(self, values: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> Steps:
         """Insert the entry and audit it, in statements of their own."""
@@ -226,7 +239,19 @@ def _build_insert(*, is_sqlite: bool) -> Any:
 
 
 @cache
-def _build_claim(*, is_approved: bool, rows: int) -> Executable:
+def _build_hold() -> Executable:
+    return WorkStatements(is_sqlite=True).build_hold()
+
+
+@cache
+def _build_durable_settle(settle: Update, clock: ColumnElement[float]) -> Executable:
+    settled = settle.returning(table.c.session_id, table.c.call_id).cte("settled")
+    is_settled = (work.c.session_id == settled.c.session_id) & (work.c.call_id == settled.c.call_id)
+    return update(work).where(is_settled).values(**build_closed(clock))
+
+
+@cache
+def _build_claim(*, is_approved: bool, rows: int, is_durable: bool = False) -> Executable:
     """Build one statement for Postgres that consumes the approval, inserts the entry, and audits both.
 
     Postgres rolls all back if one fails.
@@ -238,10 +263,16 @@ def _build_claim(*, is_approved: bool, rows: int) -> Executable:
         consumed = build_consume(is_sqlite=False).where(_is_next_claim()).returning(approvals.c.token).cte("consumed")
         selected = _select_new(is_sqlite=False).select_from(consumed)
         claim = postgresql.insert(table).from_select(list(table.columns), selected)
-    return _build_audited(claim.returning(table.c.call_id).cte("claimed"), rows) if rows else claim
+    if not rows and not is_durable:
+        return claim
+    claimed = claim.returning(table.c.call_id).cte("claimed")
+    if not is_durable:
+        return _build_audited(claimed, rows)
+    hold = WorkStatements(is_sqlite=False).build_hold(claimed)
+    return _build_audited(claimed, rows).add_cte(hold.returning(work.c.call_id).cte("held")) if rows else hold
 
 
-def _build_audited(changed: CTE, rows: int) -> Executable:
+def _build_audited(changed: CTE, rows: int) -> Insert:
     """Build a statement that inserts rows into the audit if another one in it changed a row of the ledger."""
     selected = (
         select(

@@ -11,7 +11,7 @@ from sqlalchemy.sql.dml import ReturningDelete
 
 from handrail.store.clock import get_clock
 from handrail.store.database import Database
-from handrail.store.tables import AUDIT_PURGED, approvals, audit, deliveries, ledger, messages, sessions, settings
+from handrail.store.tables import AUDIT_PURGED, approvals, audit, deliveries, ledger, messages, sessions, settings, work
 from handrail.store.transactions import Transaction
 
 _ROWS: Final = 1_000
@@ -46,6 +46,11 @@ async def purge_audit(database: Database, *, before: float, tenant_id: str | Non
 async def purge_deliveries(database: Database, *, before: float) -> int:
     """Forget what clients received before this time; return of how many calls."""
     return await _purge_rows(database, deliveries, deliveries.c.at, before)
+
+
+async def purge_work(database: Database, *, before: float, tenant_id: str | None = None) -> int:
+    """Delete the rows of durable calls that ended before this time; return how many."""
+    return await _purge_rows(database, work, work.c.ended_at, before, work.c.state == "done", *_is_of(work, tenant_id))
 
 
 async def purge_sessions(database: Database, *, before: float, tenant_id: str | None = None) -> int:

@@ -1,4 +1,4 @@
-"""A database with its ledger, approvals, sessions, tenants, webhooks, keys and audit."""
+"""A database with its ledger, approvals, durable calls, sessions, tenants, webhooks, keys and audit."""
 
 from pathlib import Path
 from typing import Final, Self
@@ -6,6 +6,7 @@ from typing import Final, Self
 from msgspec import structs
 
 from handrail.core.redact import Redactor
+from handrail.execute.delivery import Delivery
 from handrail.store.approvals import SqlApprovals
 from handrail.store.audit import Audit
 from handrail.store.audit_rows import AuditRowBuilder
@@ -15,12 +16,20 @@ from handrail.store.encryption import Cipher, EncryptionKey
 from handrail.store.erasure import Erasure, digest_customer, erase_customer
 from handrail.store.keys import SqlKeys
 from handrail.store.ledger import SqlLedger
-from handrail.store.retention import purge_approvals, purge_audit, purge_deliveries, purge_sessions, purge_settled
+from handrail.store.retention import (
+    purge_approvals,
+    purge_audit,
+    purge_deliveries,
+    purge_sessions,
+    purge_settled,
+    purge_work,
+)
 from handrail.store.schema_version import ensure_newest
 from handrail.store.scratch import ScratchStore
 from handrail.store.sessions import SqlSessionStore
 from handrail.store.tenants import SqlTenants
 from handrail.store.webhooks import SqlWebhookClaims
+from handrail.store.work import SqlWork
 
 _FLUSH_TIMEOUT: Final = 30.0
 """Seconds that the audit may take to write what it has before and after an erasure."""
@@ -46,6 +55,7 @@ class SqlStore:
         audit_batch_size: int,
         audit_interval: float,
         audit_max_waiting: int,
+        delivery: Delivery | None = None,
     ) -> None:
         self._migrate = migrate
         self._timeout = timeout
@@ -59,7 +69,8 @@ class SqlStore:
             max_waiting=audit_max_waiting,
         )
         self.ledger = SqlLedger(database, cipher=cipher, audit=self.audit)
-        self.approvals = SqlApprovals(database, redactor=redactor, cipher=cipher)
+        self.work = SqlWork(database, cipher=cipher, delivery=delivery, run_lasting=self.ledger.run_lasting)
+        self.approvals = SqlApprovals(database, redactor=redactor, cipher=cipher, work=self.work)
         self.approvals.events.set_audit(self.audit.record_approval)
         self.sessions = SqlSessionStore(database)
         self.tenants = SqlTenants(database)
@@ -90,6 +101,7 @@ class SqlStore:
         """Write what waits for the audit, and close all connections."""
         if self._database.is_open:
             await self.audit.close(timeout=self._timeout)
+        await self.work.aclose()
         await self._database.close()
 
     async def __aenter__(self) -> Self:
@@ -120,6 +132,7 @@ class SqlStore:
         deleted = await purge_settled(self._database, before=before, tenant_id=tenant_id)
         deleted += await purge_approvals(self._database, before=before, tenant_id=tenant_id)
         deleted += await purge_sessions(self._database, before=before, tenant_id=tenant_id)
+        deleted += await purge_work(self._database, before=before, tenant_id=tenant_id)
         if tenant_id is None:
             deleted += await purge_deliveries(self._database, before=before)
         if audit_before is not None:

@@ -23,7 +23,7 @@ from sqlalchemy import (
 
 metadata: Final = MetaData()
 
-NEWEST: Final = "0009"
+NEWEST: Final = "0010"
 """The revision that this version needs: the last file in `migrations/versions`."""
 VERSION_TABLE: Final = "handrail_version"
 """Separate from Alembic's default, so that an application with its own migrations can share the database."""
@@ -275,6 +275,71 @@ deliveries: Final = Table(
     Index("handrail_deliveries_at", "at"),
 )
 """How often a client without call ids has received the result of one call: what it sends next is a new call."""
+
+
+work: Final = Table(
+    "handrail_work",
+    metadata,
+    Column("session_id", String, primary_key=True),
+    Column("call_id", String, primary_key=True),
+    Column("tool", String, nullable=False),
+    Column("definition", String, nullable=False),
+    Column("tenant_id", String, nullable=False),
+    Column("customer_id", String),
+    Column("agent_id", String),
+    Column("turn", BigInteger, nullable=False),
+    Column("wakes", BigInteger, nullable=False),
+    Column("priority", BigInteger, nullable=False),
+    Column("calls", Text),
+    Column("decision", Text),
+    Column("approval", String),
+    Column("repeat", BigInteger, nullable=False),
+    Column("seal", String, nullable=False),
+    Column("state", String, nullable=False),
+    Column("owner", String),
+    Column("slot", BigInteger),
+    Column("attempts", BigInteger, nullable=False),
+    Column("queued_at", Double),
+    Column("due_at", Double, nullable=False),
+    Column("ended_at", Double),
+    Column("cancelled_at", Double),
+    Column("recorded", Text),
+    CheckConstraint("state IN ('queued', 'running', 'parked', 'waiting', 'done')", name="handrail_work_state"),
+)
+"""One row for each durable call, with its arguments until it is settled. A tenant of '' is none."""
+QUEUED: Final = text("state = 'queued'")
+HELD: Final = text("state IN ('running', 'parked', 'waiting')")
+Index(
+    "handrail_work_queued",
+    work.c.tenant_id,
+    work.c.priority.desc(),
+    work.c.due_at,
+    sqlite_where=QUEUED,
+    postgresql_where=QUEUED,
+)
+Index("handrail_work_due", work.c.due_at, sqlite_where=HELD, postgresql_where=HELD)
+Index(
+    "handrail_work_running",
+    work.c.tenant_id,
+    sqlite_where=text("state = 'running'"),
+    postgresql_where=text("state = 'running'"),
+)
+Index(
+    "handrail_work_slot",
+    work.c.tenant_id,
+    work.c.slot,
+    unique=True,
+    sqlite_where=text("slot IS NOT NULL"),
+    postgresql_where=text("slot IS NOT NULL"),
+)
+Index(
+    "handrail_work_parked",
+    work.c.approval,
+    sqlite_where=text("state = 'parked'"),
+    postgresql_where=text("state = 'parked'"),
+)
+Index("handrail_work_ended", work.c.ended_at)
+Index("handrail_work_customer", work.c.customer_id, sqlite_where=HAS_CUSTOMER, postgresql_where=HAS_CUSTOMER)
 
 
 def read_revision(connection: Connection) -> str | None:

@@ -28,6 +28,7 @@ from handrail.define.function import tool
 from handrail.execute.executor import Executor
 from handrail.execute.ledger import Entry, Ledger, Recalled, VerifyAnswer
 from handrail.execute.limits import Timeouts
+from handrail.execute.work import Work, WorkItem
 from handrail.store import open_store
 
 STEPS: Final = (
@@ -174,16 +175,25 @@ class _Fragile:
         return found
 
     async def claim(
-        self, entry: Entry, *, approval: Approval | None, approvals: Approvals, started: CallStarted | None = None
+        self,
+        entry: Entry,
+        *,
+        approval: Approval | None,
+        approvals: Approvals,
+        started: CallStarted | None = None,
+        item: WorkItem | None = None,
+        work: Work | None = None,
     ) -> bool:
         self.at("before claim")
-        claimed = await self._ledger.claim(entry, approval=approval, approvals=approvals, started=started)
+        claimed = await self._ledger.claim(
+            entry, approval=approval, approvals=approvals, started=started, item=item, work=work
+        )
         self.at("after claim")
         return claimed
 
-    async def settle(self, entry: Entry) -> None:
+    async def settle(self, entry: Entry, *, work: Work | None = None) -> None:
         self.at("before settle")
-        await self._ledger.settle(entry)
+        await self._ledger.settle(entry, work=work)
         self.at("after settle")
 
     async def take_over(
@@ -213,8 +223,8 @@ class _Fragile:
     async def record_answer(self, entry: Entry, answer: VerifyAnswer) -> None:
         await self._ledger.record_answer(entry, answer)
 
-    async def resolve(self, entry: Entry) -> bool:
-        return await self._ledger.resolve(entry)
+    async def resolve(self, entry: Entry, *, work: Work | None = None) -> bool:
+        return await self._ledger.resolve(entry, work=work)
 
 
 async def _run_child(url: str, world: str, name: str, call_id: str, step: str, verified: str) -> None:

@@ -18,7 +18,7 @@ from .report import CallReport
 from .responses import ScriptedModel
 from .script import Script
 from .server import PhoneServer
-from .webhooks import Delivery, HeaderPairs, build_deliveries
+from .webhooks import HeaderPairs, WebhookDelivery, build_deliveries
 
 WebhookHandler: TypeAlias = Callable[[HeaderPairs, bytes], Awaitable[Any] | Any]
 WebhookTarget: TypeAlias = str | WebhookHandler
@@ -152,17 +152,17 @@ class PhoneSimulator:
                 await asyncio.sleep(call.script.webhook.gap)
             await self._send(call, delivery, webhook)
 
-    def _deliveries(self, call: SimulatedCall) -> list[Delivery]:
+    def _deliveries(self, call: SimulatedCall) -> list[WebhookDelivery]:
         # The signature is checked against the real clock of the machine, whatever time the calls are played in.
         now = int(time.time())
         return build_deliveries(call.script, call_id=call.id, secret=self.webhook_secret, timestamp=now)
 
-    async def _send(self, call: SimulatedCall, delivery: Delivery, webhook: WebhookTarget) -> None:
+    async def _send(self, call: SimulatedCall, delivery: WebhookDelivery, webhook: WebhookTarget) -> None:
         status = await _deliver(delivery, webhook)
         self.webhooks.append(WebhookRecord(call_id=call.id, type=delivery.type, status=status))
 
 
-async def _deliver(delivery: Delivery, webhook: WebhookTarget) -> int | None:
+async def _deliver(delivery: WebhookDelivery, webhook: WebhookTarget) -> int | None:
     if isinstance(webhook, str):
         try:
             return await _post(webhook, delivery)
@@ -175,7 +175,7 @@ async def _deliver(delivery: Delivery, webhook: WebhookTarget) -> int | None:
     return status if isinstance(status, int) else None
 
 
-async def _post(url: str, delivery: Delivery) -> int:
+async def _post(url: str, delivery: WebhookDelivery) -> int:
     """One HTTP request, on its own connection, with headers that may repeat."""
     parts = urlsplit(url)
     if parts.scheme != "http" or parts.hostname is None:

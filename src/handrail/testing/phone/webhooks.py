@@ -14,7 +14,7 @@ HeaderPairs = Sequence[tuple[str, str]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Delivery:
+class WebhookDelivery:
     """One webhook request."""
 
     headers: HeaderPairs
@@ -30,7 +30,7 @@ def sign_webhook(body: bytes, secret: str, *, webhook_id: str, timestamp: int) -
     return f"v1,{base64.b64encode(digest).decode()}"
 
 
-def build_deliveries(script: Script, *, call_id: str, secret: str, timestamp: int) -> list[Delivery]:
+def build_deliveries(script: Script, *, call_id: str, secret: str, timestamp: int) -> list[WebhookDelivery]:
     """The webhook requests of a call, in the order in which they are sent."""
     plan = script.webhook
     incoming = _build(script, secret, timestamp, call_id, "realtime.call.incoming", {"call_id": call_id})
@@ -42,7 +42,7 @@ def build_deliveries(script: Script, *, call_id: str, secret: str, timestamp: in
     return deliveries
 
 
-def _build(script: Script, secret: str, now: int, name: str, kind: str, data: dict[str, Any]) -> Delivery:
+def _build(script: Script, secret: str, now: int, name: str, kind: str, data: dict[str, Any]) -> WebhookDelivery:
     plan, call = script.webhook, script.call
     sip = [
         ("From", f"<sip:{call.from_}@carrier.example>"),
@@ -67,4 +67,4 @@ def _build(script: Script, secret: str, now: int, name: str, kind: str, data: di
     if plan.repeat_headers:
         repeated = [(header, "repeated") for header, _ in headers if header.startswith("webhook-")]
         headers = [*repeated, *headers]
-    return Delivery(headers=headers, body=body, type=kind)
+    return WebhookDelivery(headers=headers, body=body, type=kind)

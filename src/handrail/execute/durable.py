@@ -1,0 +1,425 @@
+"""Durable calls: stored with their decision, run by a worker or where they were made, and waited for in any process."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from time import perf_counter
+from typing import Any, Final
+
+import msgspec
+from msgspec import structs
+
+from handrail.authorize.approvals import Approvals
+from handrail.authorize.authorizer import Authorization, Authorizer, Refusal
+from handrail.authorize.identity import CallArguments, CallDigests
+from handrail.core import failure_results
+from handrail.core.context import ToolContext
+from handrail.core.events import ApprovalDecided, CallQueued, Event
+from handrail.core.log import log
+from handrail.core.redact import Redactor
+from handrail.core.time_budget import TimeBudget
+from handrail.core.tool import Tool
+from handrail.core.values import Approval, Decision, ToolCall, ToolResult
+from handrail.errors import ConfigError, ToolError, must_propagate
+from handrail.execute.event_bus import EventBus
+from handrail.execute.ledger import LedgerDecision, LedgerReader
+from handrail.execute.recall import CallRecall, is_entry_of
+from handrail.execute.results import CallResults, describe_duplicate, describe_entry, finish_result, replay
+from handrail.execute.running import EffectCall
+from handrail.execute.scheduler import CallRef
+from handrail.execute.settlement import Settlement
+from handrail.execute.tool_pool import CompiledTool
+from handrail.execute.work import WaitForEnd, Work, WorkItem, can_wake
+
+Authorize = Callable[
+    [CompiledTool, CallArguments, ToolContext[Any], LedgerDecision, TimeBudget], Awaitable[Authorization]
+]
+
+_RETRY_DELAY: Final = 0.2
+"""Seconds until a store that is away is asked again by somebody who waits."""
+_SEND_TIMEOUT: Final = 5.0
+"""Seconds that a delivery may take to accept an id; one that fails is sent again by a worker."""
+
+
+class DurableCalls:
+    """Stores calls, and answers what became of them, for one executor."""
+
+    def __init__(
+        self,
+        *,
+        work: Work,
+        approvals: Approvals,
+        authorizer: Authorizer,
+        digests: CallDigests,
+        reader: LedgerReader,
+        recall: CallRecall,
+        settlement: Settlement,
+        results: CallResults,
+        events: EventBus,
+        redactor: Redactor,
+        overhead_timeout: float,
+        unserved_after: float,
+        max_queued: int | None,
+    ) -> None:
+        self.work = work
+        self._approvals = approvals
+        self._authorizer = authorizer
+        self._digests = digests
+        self._reader = reader
+        self._recall = recall
+        self.settlement = settlement
+        self._results = results
+        self._events = events
+        self._redactor = redactor
+        self._overhead_timeout = overhead_timeout
+        self._unserved_after = unserved_after
+        self._max_queued = max_queued
+        self._sending: set[asyncio.Task[None]] = set()
+
+    # Storing.
+
+    def build_item(
+        self,
+        tool: Tool[..., Any],
+        sent: CallArguments,
+        context: ToolContext[Any],
+        *,
+        call_id: str,
+        decision: Decision | None,
+        repeat: int,
+        approval: str | None = None,
+        owner: str | None = None,
+        priority: int = 0,
+    ) -> WorkItem:
+        """The row of a call, sealed with what was decided about it."""
+        if decision is not None and decision.action != "allow":  # The reason of a question may quote values.
+            decision = structs.replace(decision, reason=self._redactor.text(decision.reason))
+        item = WorkItem(
+            session_id=context.session_id,
+            call_id=call_id,
+            tool=tool.name,
+            definition=tool.definition_digest,
+            tenant_id=context.tenant_id,
+            customer_id=context.customer_id,
+            agent_id=context.agent_id,
+            turn=context.turn,
+            wakes=context.wakes,
+            priority=priority,
+            call=sent.call,
+            sent_call=sent.sent_call,
+            decision=decision,
+            approval=approval,
+            repeat=repeat,
+            owner=owner,
+        )
+        return structs.replace(item, seal=self._seal(item))
+
+    def is_sealed(self, item: WorkItem) -> bool:
+        """Whether a row is as it was stored: what it says about the call, and what was decided about it."""
+        return item.seal == self._seal(item)
+
+    def _seal(self, item: WorkItem) -> str:
+        names = ("session_id", "call_id", "tool", "definition", "customer_id", "agent_id", "turn", "wakes")
+        values = [item.tenant_id or "", *(getattr(item, name) for name in names)]
+        decided = [item.call, item.sent_call, item.decision, item.approval, item.repeat]
+        return self._digests.digest_row(msgspec.json.encode([values, decided]))
+
+    async def submit(
+        self,
+        compiled: CompiledTool,
+        call: ToolCall,
+        context: ToolContext[Any],
+        sent_call: ToolCall,
+        *,
+        authorize: Authorize,
+        priority: int,
+    ) -> ToolResult | None:
+        """Store a call for a worker; its result, if there is nothing to store or somebody has to agree first."""
+        started, tool = perf_counter(), compiled.tool
+        try:
+            sent = self._digests.read_call(tool, call, context, sent_call)
+        except BaseException as error:
+            if must_propagate(error):
+                raise
+            failed = failure_results.error_result(error) if isinstance(error, ToolError) else None
+            if failed is None:
+                log.error("the arguments of %s, or their key, cannot be computed", tool.name, exc_info=error)
+                failed = failure_results.failed_before_start(tool.name)
+            known = await self._recall.find_known(sent_call, context)
+            return self._results.report(call, context, known or failed, started)
+        budget = TimeBudget(self._overhead_timeout)
+        try:
+            result = await self._store(compiled, sent, context, authorize=authorize, priority=priority, budget=budget)
+        except Refusal as refusal:
+            return self._results.report(call, context, refusal.result, started, refusal.decision)
+        except Exception:
+            log.exception("a call of %s could not be stored", tool.name)
+            return self._results.report(call, context, failure_results.unavailable(tool.name), started)
+        return None if result is None else self._results.report(call, context, result, started)
+
+    async def _store(
+        self,
+        compiled: CompiledTool,
+        sent: CallArguments,
+        context: ToolContext[Any],
+        *,
+        authorize: Authorize,
+        priority: int,
+        budget: TimeBudget,
+    ) -> ToolResult | None:
+        tool, call = compiled.tool, sent.call
+        ref = (context.session_id, call.id)
+        known = await self._reader.decide(sent, ref, tool, context, budget)
+        entry, decision, approval = known.entry, None, None
+        if known.step not in ("run", "ask_again"):
+            assert entry is not None
+            if known.step == "duplicate_id":
+                return failure_results.duplicate_call(tool.name)
+            await self._recall.check_access(compiled, sent, ref, context, entry, budget)
+            if known.step == "duplicate_effect":
+                return await describe_duplicate(entry, self._redactor)
+            if known.step == "replay":
+                return replay(entry, is_same_call=is_entry_of(entry, ref))
+            if not is_entry_of(entry, ref):  # Another call of the same effect was begun: this one may come later.
+                return failure_results.unsettled(tool.name, is_running=known.step == "in_progress")
+            decision = entry.decision  # This very call was begun: a worker finishes it.
+        else:
+            try:
+                authorization = await authorize(compiled, sent, context, known, budget)
+            except Refusal as refusal:
+                if refusal.result.approval is not None:
+                    await self._park(
+                        compiled.tool, sent, context, call.id, known, refusal, priority=priority, owner=None
+                    )
+                raise
+            decision = authorization.decision
+            approval = None if authorization.approval is None else authorization.approval.token
+        item = self.build_item(
+            tool,
+            sent,
+            context,
+            call_id=call.id,
+            decision=decision,
+            approval=approval,
+            repeat=get_repeat(known),
+            priority=priority,
+        )
+        if not await budget.run(self.work.put(item, max_queued=self._max_queued)):
+            return failure_results.queue_full(tool.name, _QUEUE_RETRY)
+        await self._send(item, call, context)
+        return None
+
+    async def _send(self, item: WorkItem, call: ToolCall, context: ToolContext[Any]) -> None:
+        if self._events.has_listeners:
+            self._events.emit(
+                CallQueued(
+                    at=time.time(),
+                    session_id=context.session_id,
+                    tenant_id=context.tenant_id,
+                    customer_id=context.customer_id,
+                    call=call,
+                    priority=item.priority,
+                )
+            )
+        await self.send(item)
+
+    async def send(self, item: WorkItem) -> None:
+        """Bring a stored call to a worker. What fails here is sent again by a worker: the row is there."""
+        try:
+            sending = self.work.delivery.send(item.id, tenant=item.tenant_id, priority=item.priority)
+            await asyncio.wait_for(sending, _SEND_TIMEOUT)
+        except Exception:
+            log.warning(
+                "a call of %s is stored; it could not be sent, and a worker sends it again", item.tool, exc_info=True
+            )
+
+    # Parking.
+
+    async def park(self, effect: EffectCall, known: LedgerDecision, refusal: Refusal) -> None:
+        """Store a call that somebody has to agree to first: their answer queues it or ends it."""
+        stored = effect.stored
+        is_parked = await self._park(
+            effect.tool,
+            effect.sent,
+            effect.context,
+            effect.running.ref[1],
+            known,
+            refusal,
+            priority=0 if stored is None else stored.item.priority,
+            owner=None if stored is None else stored.item.owner,
+        )
+        if stored is not None and is_parked:
+            stored.is_ended = True
+
+    async def _park(
+        self,
+        tool: Tool[..., Any],
+        sent: CallArguments,
+        context: ToolContext[Any],
+        call_id: str,
+        known: LedgerDecision,
+        refusal: Refusal,
+        *,
+        priority: int,
+        owner: str | None,
+    ) -> bool:
+        approval = refusal.result.approval
+        if approval is None:
+            return False
+        item = self.build_item(
+            tool,
+            sent,
+            context,
+            call_id=call_id,
+            decision=refusal.decision,
+            approval=approval.token,
+            repeat=get_repeat(known),
+            priority=priority,
+            owner=owner,
+        )
+        try:
+            expires_in = max(approval.expires_at - time.time(), 0.0)
+            parking = self.work.park(item, expires_in=expires_in, approvals=self._approvals)
+            state = await TimeBudget(self._overhead_timeout).run(parking)
+        except Exception:  # The question is there: the call may come again, as one that is not durable does.
+            log.exception("a call of %s could not be parked", tool.name)
+            return False
+        if state == "queued":  # It was decided meanwhile.
+            await self.send(item)
+        return True
+
+    def emit(self, event: Event) -> None:
+        """Queue the calls that were parked for an approval in memory; one in a database does so itself."""
+        if isinstance(event, ApprovalDecided) and self.work.is_immediate and can_wake(event.by, event.outcome):
+            task = asyncio.ensure_future(self.wake(event.token))
+            self._sending.add(task)
+            task.add_done_callback(self._sending.discard)
+
+    async def wake(self, token: str) -> None:
+        """Queue the calls that were parked for an approval, and bring them to a worker."""
+        try:
+            for item in await self.work.wake(token):
+                await self.send(item)
+        except Exception:
+            log.exception("the calls of an approval could not be queued: a worker does so when it expires")
+
+    # Running what was stored.
+
+    async def authorize(self, effect: EffectCall, known: LedgerDecision) -> Authorization | None:
+        """The authorization of a stored call: what was decided holds, what is denied now does not run.
+
+        None if there is something new to decide: the effect was done meanwhile, and this would repeat it.
+        """
+        assert effect.stored is not None
+        item, sent, policy = effect.stored.item, effect.sent, effect.compiled.policy
+        decision = item.decision
+        if decision is None or get_repeat(known) != item.repeat:
+            return None
+        await self._authorizer.check_access(policy, sent.call, sent.get_arguments, effect.context, effect.budget)
+        if item.approval is None:
+            is_allowed = decision.action == "allow" or self._authorizer.is_observed(effect.tool)
+            return Authorization(decision=decision, call=sent.call, value=sent.value) if is_allowed else None
+        using = self._authorizer.use_approval(
+            policy, decision, item.approval, sent.call, sent.value, sent.get_arguments, effect.context
+        )
+        return await effect.budget.run(using)
+
+    # Waiting.
+
+    async def wait(self, *, session_id: str, call_id: str, timeout: float) -> ToolResult:
+        """The result of a stored call, in any process; what is known when the time is over."""
+        started = perf_counter()
+        async with self.work.watch_end(session_id=session_id, call_id=call_id) as wait_for_end:
+            name, result = await self._wait(session_id, call_id, time.monotonic() + timeout, wait_for_end)
+        return finish_result(result, ToolCall(id=call_id, name=name), started)
+
+    async def _wait(
+        self, session_id: str, call_id: str, ends: float, wait_for_end: WaitForEnd
+    ) -> tuple[str, ToolResult]:
+        item = None
+        while True:
+            try:
+                item = await TimeBudget(self._overhead_timeout).run(
+                    self.work.get(session_id=session_id, call_id=call_id)
+                )
+                result = await self._find_result(item, session_id, call_id)
+                is_readable = True
+            except ConfigError:
+                raise
+            except Exception:
+                log.exception("a stored call cannot be read")
+                result, is_readable = None, False
+            if result is not None or (left := ends - time.monotonic()) <= 0:
+                break
+            if is_readable:
+                await wait_for_end(left)
+            else:
+                await asyncio.sleep(min(_RETRY_DELAY, left))
+        name = "" if item is None else item.tool
+        if result is None:
+            result = (
+                await self._describe_open(item)
+                if item is not None and is_readable
+                else failure_results.ledger_unreadable(name)
+            )
+        return name, result
+
+    async def _find_result(self, item: WorkItem | None, session_id: str, call_id: str) -> ToolResult | None:
+        if item is not None and item.state != "done":
+            return None
+        entry = await self._reader.get((session_id, call_id), TimeBudget(self._overhead_timeout))
+        if entry is not None and entry.state in ("committed", "failed"):
+            return describe_entry(entry)
+        if item is not None and item.recorded is not None:
+            return item.recorded.to_result()
+        if entry is not None:
+            return describe_entry(entry)
+        if item is None:
+            raise ConfigError(f"there is no stored call {call_id!r} in session {session_id!r}.")
+        return failure_results.purged(item.tool)
+
+    async def _describe_open(self, item: WorkItem) -> ToolResult:
+        """What is known about a call that has no result yet."""
+        if item.state == "waiting":
+            return failure_results.outcome_unknown(item.tool)
+        if item.state == "parked" and item.approval is not None:
+            return await self._describe_parked(item, item.approval)
+        queued_for = item.read_at - (item.queued_at or item.read_at)
+        if item.state == "queued" and not item.attempts and queued_for >= self._unserved_after:
+            return failure_results.unserved(item.tool, item.definition, queued_for)
+        return failure_results.in_progress(item.tool)
+
+    async def _describe_parked(self, item: WorkItem, token: str) -> ToolResult:
+        approval: Approval | None = await self._approvals.get(token)
+        if approval is None or item.decision is None:
+            return failure_results.in_progress(item.tool)
+        return failure_results.approval_required(item.tool, item.decision, approval, reason=item.decision.reason)
+
+    # Cancelling.
+
+    async def cancel(self, *, session_id: str, call_id: str) -> bool:
+        """Ask whoever has a stored call to cancel it; whether there is one that has no result."""
+        item = await self.work.get(session_id=session_id, call_id=call_id)
+        if item is None:
+            return False
+        recorded = None
+        if await self.is_unclaimed(item.ref):
+            recorded = self.settlement.to_record(failure_results.call_cancelled(item.tool))
+        return await self.work.cancel(session_id=session_id, call_id=call_id, recorded=recorded)
+
+    async def is_unclaimed(self, ref: CallRef) -> bool:
+        """Whether the ledger has nothing of a call."""
+        return await self._reader.get(ref, TimeBudget(self._overhead_timeout)) is None
+
+    async def finish_cancelled(self, item: WorkItem) -> None:
+        """End a call that was cancelled before anything of it began."""
+        await self.work.finish(item, self.settlement.to_record(failure_results.call_cancelled(item.tool)))
+
+
+def get_repeat(known: LedgerDecision) -> int:
+    """The number of the repetition that a decision is about; 0 is the first time."""
+    return known.repeat if known.step == "ask_again" else 0
+
+
+_QUEUE_RETRY: Final = 5.0
+"""Seconds after which a tenant whose queue is full may try again."""

@@ -1,0 +1,138 @@
+"""Worker processes that tests kill, freeze and thaw."""
+
+import asyncio
+import os
+import signal
+import sys
+from asyncio.subprocess import PIPE, Process
+from pathlib import Path
+from typing import Any
+
+from handrail import Executor, Policy, Rule, ToolCall, ToolContext, tool
+from handrail.execute import Timeouts
+from handrail.execute.worker import Worker
+from handrail.store import SqlStore, open_store
+
+ROOT = Path(__file__).parents[2]
+LEASE = 0.6
+TIMEOUTS = Timeouts(call=2.0, lease=LEASE, lease_grace=0.2, repeat_window=60)
+
+
+class Effects:
+    """A file of effects: which call of which process, with which idempotency key. It outlives a kill."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def add(self, what: str, context: ToolContext[Any]) -> None:
+        with open(self._path, "a") as file:
+            file.write(f"{what} {os.getpid()} {context.idempotency_key}\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+    def list(self, what: str) -> "list[tuple[str, str]]":
+        """The processes and keys of the effects of a call."""
+        if not Path(self._path).exists():
+            return []
+        lines = [line.split() for line in Path(self._path).read_text().splitlines()]
+        return [(pid, key) for name, pid, key in lines if name == what]
+
+
+def build_executor(store: SqlStore, effects: Effects, how: str = "") -> Executor:
+    """Four tools that pay; `how` says where a worker stops for ever: before its effect, or after it."""
+
+    async def pay(invoice: str, context: ToolContext[Any]) -> str:
+        if how == "before":
+            await hang()
+        effects.add(invoice, context)
+        if how == "after":
+            await hang()
+        return f"paid {invoice}"
+
+    async def hang() -> None:
+        print("running", flush=True)
+        while not Path(f"{effects._path}.go").exists():  # pyright: ignore[reportPrivateUsage]
+            await asyncio.sleep(0.02)
+
+    def find(arguments: dict[str, Any], context: Any) -> Any:
+        found = effects.list(arguments["invoice"])
+        return f"found {arguments['invoice']}" if found else False
+
+    @tool(durable=True, idempotent=True, key="invoice")
+    async def pay_idempotent(invoice: str, context: ToolContext[Any]) -> str:
+        """Pay with a key that the bank recognises."""
+        return await pay(invoice, context)
+
+    @tool(durable=True, verify=find, key="invoice")
+    async def pay_verified(invoice: str, context: ToolContext[Any]) -> str:
+        """Pay, where it can be looked up."""
+        return await pay(invoice, context)
+
+    @tool(durable=True, key="invoice", timeout=30)
+    async def pay_once(invoice: str, context: ToolContext[Any]) -> str:
+        """Pay, where nobody can look it up."""
+        return await pay(invoice, context)
+
+    policy = Policy([Rule.allow("pay_*")])
+    return Executor([pay_idempotent, pay_verified, pay_once], policy=policy, store=store, timeouts=TIMEOUTS)
+
+
+def build_call(name: str, invoice: str) -> ToolCall:
+    return ToolCall(id=invoice, name=name, arguments_json=f'{{"invoice": "{invoice}"}}')
+
+
+CONTEXT = ToolContext[Any](session_id="s-1", customer_id="ann", turn=1)
+
+
+async def work(url: str, path: str, how: str, mode: str) -> None:
+    """Run a worker until it is told to drain, or run one call here."""
+    async with open_store(url, audit_interval=0.05) as store:
+        executor = build_executor(store, Effects(path), how)
+        if mode != "worker":
+            name, invoice = mode.split(":")
+            print((await executor.run(build_call(name, invoice), CONTEXT)).for_model(), flush=True)
+            return
+        async with Worker(executor) as worker:
+            asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, lambda: asyncio.ensure_future(worker.drain()))
+            print("ready", flush=True)
+            await worker.run()
+
+
+class WorkerProcess:
+    """A process that can be killed, frozen and thawed."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+
+    @classmethod
+    async def start(cls, url: str, effects: str, *, how: str = "-", mode: str = "worker") -> "WorkerProcess":
+        environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
+        arguments = ("-m", "tests.durable.workers", url, effects, how, mode)
+        process = await asyncio.create_subprocess_exec(sys.executable, *arguments, stdout=PIPE, env=environment)
+        return cls(process)
+
+    async def wait_for(self, line: str) -> None:
+        assert self._process.stdout is not None
+        async with asyncio.timeout(30):
+            while (heard := (await self._process.stdout.readline()).decode().strip()) != line:
+                assert heard, "the process ended"
+
+    async def kill(self) -> None:
+        if self._process.returncode is None:
+            self._process.kill()
+        await self._process.wait()
+
+    def freeze(self) -> None:
+        self._process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        self._process.send_signal(signal.SIGCONT)
+
+    async def drain(self) -> int:
+        self._process.send_signal(signal.SIGTERM)
+        async with asyncio.timeout(20):
+            return await self._process.wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(work(*sys.argv[1:5]))
