@@ -1,0 +1,225 @@
+"""Calls that somebody approved: with other arguments, while a twin runs, and cancelled before their handler."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from handrail import Executor, Policy, Rule, ToolContext, ToolResult, tool
+from handrail.authorize import MemoryApprovals
+from handrail.core import CallFinished, CallStarted
+from handrail.execute import Entry, MemoryLedger
+from tests.execute.helpers import Book, Heard, Held, at, call, code_of, quiet
+
+OPERATOR = Policy([Rule.ask("pay", by="operator", where={"amount": {"above": 100}}), Rule.allow("pay")])
+
+
+class Bank:
+    """Payments above 100 need an operator."""
+
+    def __init__(self, *, ledger: MemoryLedger | None = None, approvals: Any = None, **options: Any) -> None:
+        self.paid: list[tuple[str, int]] = []
+        self.keys: list[str | None] = []
+        self.heard = Heard()
+        self.held: Held | None = None
+
+        @tool(**{"key": ("invoice",), **options})
+        async def pay(invoice: str, amount: int, context: ToolContext[Any]) -> str:
+            """Pay an invoice."""
+            self.paid.append((invoice, amount))
+            self.keys.append(context.idempotency_key)
+            if self.held is not None:
+                await self.held()
+            if invoice == "lost":
+                raise ConnectionError("lost")
+            return f"paid {amount}"
+
+        self.ledger = ledger or Book()
+        self.executor = Executor(
+            [pay], policy=OPERATOR, ledger=self.ledger, approvals=approvals or MemoryApprovals(), listeners=[self.heard]
+        )
+
+    async def pay(self, invoice: str = "i-1", amount: int = 500, id: str = "c-1", turn: int = 1) -> ToolResult:
+        return await self.executor.run(call("pay", id, invoice=invoice, amount=amount), at(turn=turn))
+
+    async def approve(self, result: ToolResult, **arguments: Any) -> None:
+        assert code_of(result) == "approval_required"
+        await self.executor.approvals.approve(
+            result.approval.token, by="operator", who="bo", arguments=arguments or None
+        )
+
+
+async def test_what_an_approver_changed_is_what_runs_is_keyed_and_is_recorded() -> None:
+    bank = Bank()
+    await bank.approve(await bank.pay(), invoice="i-1", amount=300)
+    result = await bank.pay()
+
+    assert (result.output, bank.paid) == ("paid 300", [("i-1", 300)])
+    assert isinstance(bank.ledger, Book)
+    entry = await bank.ledger.entry()
+    assert entry is not None
+    assert entry.sent_key == entry.key  # The key is the invoice.
+    assert '"amount":300' in entry.arguments.replace(" ", "")
+    finished = bank.heard.of(CallFinished)[-1]
+    assert '"amount":300' in finished.call.arguments_json.replace(" ", "")
+    assert (await bank.pay()).origin == "replayed"
+    assert len(bank.paid) == 1
+
+
+@pytest.mark.parametrize(
+    ("state", "turn", "code", "output"),
+    [
+        ("done", 1, None, "paid 50"),  # In the same turn it is the answer.
+        ("done", 2, "duplicate_call", None),  # Later, the approver was not told that it was done.
+        ("failed", 1, None, "paid 50"),
+        ("unknown", 1, "outcome_unknown", None),
+        ("running", 1, "in_progress", None),
+    ],
+)
+async def test_arguments_of_an_approver_that_are_another_effect_get_what_is_known_of_that(
+    state: str, turn: int, code: str | None, output: str | None
+) -> None:
+    bank = Bank(key=("invoice", "amount"))
+    held = Held()
+    running = None
+    invoice = "lost" if state == "unknown" else "i-1"
+    if state == "running":
+        bank.held = held
+        running = asyncio.create_task(bank.pay(invoice, 50, "c-0"))
+        await held.begun.wait()
+        bank.held = None
+    elif state != "failed":
+        await bank.pay(invoice, 50, "c-0")
+    before = len(bank.paid)
+    asked = await bank.pay("i-1", 500, "c-1", turn)
+    await bank.approve(asked, invoice=invoice, amount=50)
+    result = await bank.pay("i-1", 500, "c-1", turn)
+    held.go.set()
+    if running is not None:
+        await running
+
+    assert (code_of(result), result.output) == (code, output)
+    assert len(bank.paid) == before + (state == "failed")
+
+
+async def test_a_changed_lock_key_waits_for_the_lock_of_the_new_arguments() -> None:
+    bank, held = Bank(lock_key=("invoice",), concurrency_safe=True), Held()
+    bank.held = held
+    first = asyncio.create_task(bank.pay("i-2", 50, "c-0"))
+    await held.begun.wait()
+    bank.held = None
+    await bank.approve(await bank.pay("i-1", 500, "c-1"), invoice="i-2", amount=40)
+    second = asyncio.create_task(bank.pay("i-1", 500, "c-1"))
+    await quiet()
+    assert len(bank.paid) == 1
+    held.go.set()
+    await first
+    result = await second
+
+    assert code_of(result) in (None, "duplicate_call", "in_progress")
+    assert [invoice for invoice, _ in bank.paid] == ["i-2"]  # It is the same effect: paid once.
+
+
+class SlowClaims(Book):
+    """A ledger whose claim takes its time."""
+
+    is_immediate = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.claimed, self.go = asyncio.Event(), asyncio.Event()
+
+    async def claim(self, entry: Entry, **given: Any) -> bool:
+        is_claimed = await super().claim(entry, **given)
+        self.claimed.set()
+        await self.go.wait()
+        return is_claimed
+
+
+async def test_an_approval_of_a_call_that_was_cancelled_between_claim_and_handler_can_be_used_again() -> None:
+    bank = Bank(ledger=SlowClaims())
+    ledger = bank.ledger
+    assert isinstance(ledger, SlowClaims)
+    await bank.approve(await bank.pay())
+    paying = asyncio.create_task(bank.pay())
+    await ledger.claimed.wait()
+    bank.executor.cancel("c-1", session_id="s-1")
+    ledger.go.set()
+
+    assert code_of(await paying) == "cancelled"
+    assert (await ledger.state(), bank.paid) == ("failed", [])
+    again = await bank.pay(id="c-2")
+    assert (again.output, bank.paid) == ("paid 500", [("i-1", 500)])
+
+
+async def test_a_call_that_ran_has_used_its_approval_whatever_became_of_it() -> None:
+    bank = Bank()
+    await bank.approve(await bank.pay("lost"))
+    assert code_of(await bank.pay("lost")) == "outcome_unknown"
+
+    assert await bank.executor.approvals.pending() == []
+    assert code_of(await bank.pay("lost", id="c-2", turn=2)) == "outcome_unknown"
+    assert len(bank.paid) == 1
+
+
+class Racing(MemoryApprovals):
+    """While one call asks, something else happens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.meanwhile: Callable[[], Any] | None = None
+        self.withdrawn: list[str] = []
+        self.is_away = False
+
+    async def ask(self, approval: Any) -> Any:
+        meanwhile, self.meanwhile = self.meanwhile, None
+        if meanwhile is not None:
+            await meanwhile()
+        return await super().ask(approval)
+
+    async def withdraw(self, token: str) -> None:
+        self.withdrawn.append(token)
+        if self.is_away:
+            raise ConnectionError("away")
+        await super().withdraw(token)
+
+
+@pytest.mark.parametrize("is_away", [False, True])
+async def test_a_question_about_a_call_whose_twin_ran_meanwhile_is_withdrawn_and_its_result_is_the_answer(
+    is_away: bool,
+) -> None:
+    approvals, ledger = Racing(), MemoryLedger()
+    one, two = Bank(ledger=ledger, approvals=approvals), Bank(ledger=ledger, approvals=approvals)
+
+    async def pay_elsewhere() -> None:
+        await two.approve(await two.pay(id="c-2"))
+        assert (await two.pay(id="c-2")).ok
+        approvals.is_away = is_away
+
+    approvals.meanwhile = pay_elsewhere
+    result = await one.pay(id="c-1")
+
+    assert (result.output, result.origin) == ("paid 500", "replayed")
+    assert (len(one.paid), len(two.paid)) == (0, 1)
+    assert len(approvals.withdrawn) == 1
+    assert len(await approvals.pending()) == is_away
+
+
+async def test_a_question_stays_open_when_nothing_happened_meanwhile() -> None:
+    approvals = Racing()
+    bank = Bank(approvals=approvals)
+    assert code_of(await bank.pay()) == "approval_required"
+
+    assert (approvals.withdrawn, len(await approvals.pending())) == ([], 1)
+
+
+async def test_a_refused_call_reports_its_decision_and_starts_nothing() -> None:
+    bank = Bank()
+    result = await bank.pay()
+
+    assert result.decision.action == "ask"
+    assert bank.heard.of(CallStarted) == []
+    [finished] = bank.heard.of(CallFinished)
+    assert finished.decision is not None
+    assert finished.decision.action == "ask"
