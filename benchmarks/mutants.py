@@ -127,6 +127,8 @@ def _walk(tree: ast.AST) -> Iterator[tuple[ast.AST, ast.AST, ast.FunctionDef | a
             if isinstance(found, ast.AnnAssign):
                 waiting += [(found.value, found)] if found.value else []
                 continue
+            if _is_for_logs(found):
+                continue
             yield found, statement, function
             is_block = isinstance(found, ast.stmt) and hasattr(found, "body")
             waiting += [
@@ -166,6 +168,11 @@ def _find_mistakes(node: ast.AST) -> Iterator[tuple[str, "partial[None]"]]:
 
 def _is_name(node: ast.AST, name: str) -> bool:
     return isinstance(node, ast.Name) and node.id == name
+
+
+def _is_for_logs(node: ast.AST) -> bool:
+    """Whether nothing but a line in the log depends on it."""
+    return isinstance(node, ast.If) and not node.orelse and all(map(_is_untold, node.body))
 
 
 def _is_untold(node: ast.AST) -> bool:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from handrail import ConfigError
 from handrail.authorize.conditions import Condition
 from handrail.authorize.schema_paths import DeclaredArguments
+from tests.execute.helpers import at
 
 
 def declare(*names: str) -> DeclaredArguments:
@@ -144,8 +145,8 @@ def test_what_a_tool_takes_and_was_not_given_is_in_doubt_and_what_it_does_not_ta
 def test_a_tool_that_declares_no_arguments_may_have_any() -> None:
     condition = Condition({"amount": {"above": 5}})
 
-    assert condition.matches({}, action="deny", expected=None)
-    assert not condition.matches({}, action="allow", expected=None)
+    assert condition.matches({}, action="deny", declared=None)
+    assert not condition.matches({}, action="allow", declared=None)
 
 
 @pytest.mark.parametrize(
@@ -193,8 +194,9 @@ def test_parts_are_connected_by_and_and_a_part_in_doubt_leaves_the_whole_in_doub
 def test_a_path_is_under_a_directory(directory: str, value: Any, working_directory: str | None, expected: str) -> None:
     condition = Condition({"file": {"under": directory}})
     arguments = {"file": value}
+    context = at(working_directory=working_directory)
     is_denied, is_allowed = (
-        condition.matches(arguments, action=action, working_directory=working_directory) for action in ("deny", "allow")
+        condition.matches(arguments, action=action, context=context) for action in ("deny", "allow")
     )
 
     assert ("doubt" if is_denied != is_allowed else "holds" if is_allowed else "no") == expected

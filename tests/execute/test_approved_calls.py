@@ -223,3 +223,31 @@ async def test_a_refused_call_reports_its_decision_and_starts_nothing() -> None:
     [finished] = bank.heard.of(CallFinished)
     assert finished.decision is not None
     assert finished.decision.action == "ask"
+
+
+async def test_a_read_whose_arguments_were_changed_waits_for_the_lock_of_the_new_ones() -> None:
+    held, seen = Held(), list[str]()
+
+    @tool(read_only=True, concurrency_safe=True, lock_key=("account",))
+    async def read(account: str, note: str = "") -> str:
+        """Read."""
+        seen.append(account)
+        return await held() if note == "hold" else account
+
+    policy = Policy([Rule.ask("read", by="operator", where={"note": "ask"}), Rule.allow("read")])
+    executor = Executor([read], policy=policy)
+    holding = asyncio.create_task(executor.run(call("read", "c-0", account="b", note="hold"), at()))
+    await held.begun.wait()
+    sent = [call("read", f"c-{number}", account="a", note="ask") for number in (1, 2)]
+    changed, same = [await executor.run(one, at(f"s-{number}")) for number, one in enumerate(sent, 1)]
+    for asked, arguments in ((changed, {"account": "b"}), (same, None)):
+        assert asked.approval is not None
+        await executor.approvals.approve(asked.approval.token, by="operator", who="bo", arguments=arguments)
+    waiting = asyncio.create_task(executor.run(sent[0], at("s-1")))
+    assert (await executor.run(sent[1], at("s-2"))).output == "a"  # Its lock is free.
+    await quiet()
+    assert seen == ["b", "a"]
+    held.go.set()
+    await holding
+
+    assert (await waiting).output == "b"

@@ -486,3 +486,25 @@ async def test_a_question_can_be_asked_without_running_anything(wanted: ToolCall
         await executor.approvals.approve(question.token, by="customer", who="ann")
         assert await executor.request_approval(wanted, at(turn=2)) is None
         assert (await executor.run(wanted, at(turn=2))).ok
+
+
+async def test_texts_of_exceptions_are_in_the_log_of_the_calls_of_a_debugged_executor_only(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    @tool(read_only=True)
+    async def fail() -> str:
+        """Fail."""
+        raise ValueError(text)
+
+    text = " ".join(["the", "text", "of", "an", "exception"])  # The log shows the line that raised.
+
+    async def log_of(executor: Executor, id: str) -> str:
+        caplog.clear()
+        await executor.run(call("fail", id), at())
+        return caplog.text
+
+    debugged, plain = Executor([fail], debug=True), Executor([fail])
+
+    assert text in await log_of(debugged, "c-1")
+    assert text not in await log_of(plain, "c-2")
+    assert text in await log_of(debugged, "c-3")

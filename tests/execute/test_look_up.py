@@ -123,3 +123,22 @@ async def test_a_wait_for_another_process_that_is_cancelled_does_not_say_that_no
     assert code_of(await asyncio.wait_for(waiting, 20)) == "in_progress"
     shop.held.go.set()
     assert ((await running).output, shop.runs) == ("done", 1)
+
+
+class SharedLedger(MemoryLedger):
+    """A ledger that other processes see, too."""
+
+    is_immediate, needs_lease = False, True
+
+
+async def test_a_call_that_another_process_runs_is_in_progress_and_nobody_verifies_it() -> None:
+    shop, ledger = Shop(says=True), SharedLedger()
+    shop.ends = "held"
+    owner, other = (Executor([shop.pay], policy=ALLOWED, ledger=ledger) for _ in range(2))
+    paying = asyncio.create_task(owner.run(call("pay", "c-1", invoice="R-1"), at()))
+    await shop.held.begun.wait()
+    found = [await other.look_up(call("pay", id, invoice="R-1"), at()) for id in ("c-1", "c-2")]
+    shop.held.go.set()
+
+    assert [code_of(one) for one in found if one] == ["in_progress", "in_progress"]
+    assert (await paying).output == "done"

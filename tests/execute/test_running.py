@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from handrail import Executor, ToolContext, ToolError, tool
+from handrail import Executor, ToolContext, ToolError, ToolResult, tool
 from handrail.core import CallFinished, CallStarted
 from handrail.execute import Timeouts, running
 from tests.execute.helpers import ALLOWED, Book, Heard, Held, at, call, code_of
@@ -238,3 +238,19 @@ async def test_a_handler_that_blocks_the_loop_gets_a_result_with_what_it_did_and
     assert result.output == "done"  # It happened: no timer can make that untrue.
     assert [one.slow for one in heard.of(CallFinished) if one.call.name == "blocks"] == [True]
     assert code_of(await waiting) == "tool_timeout"
+
+
+async def test_a_result_that_is_there_is_had_at_once_by_everybody_who_asks_later() -> None:
+    @tool
+    async def act() -> None:
+        """Act."""
+
+    one = running.RunningCall(call=call("act"), tool=act, context=at(), identity="", ref=("s-1", "c-1"))
+    early = one.result_future()
+    assert one.has_waiters
+    result = ToolResult(output="done")
+    one.resolve(result)
+    one.resolve(ToolResult(output="again"))
+
+    async with asyncio.timeout(60):
+        assert [await early, await one.result_future(), await one.wait_result()] == [result] * 3
