@@ -30,6 +30,7 @@ CALLED_BY_OTHERS = {
     "handle_starttag": "html.parser",
     "is_subclass_schema": "Pydantic",
     "on_enter": "LiveKit",
+    "_repr_html_": "IPython",
     "redirect_request": "urllib",
     "shutdown_request": "socketserver",
     "pytest_addoption": "pytest",
