@@ -20,6 +20,7 @@ from handrail.core.values import Approval
 from handrail.errors import ApprovalError, ConfigError, ToolError
 from handrail.execute.executor import Executor
 from handrail.serve.access import COOKIE, SESSION_SECONDS, Access, BrowserSession
+from handrail.serve.audit_cursor import read_cursor, write_cursor
 from handrail.serve.call_report import explain_past_call
 from handrail.serve.live import AuditFeed
 from handrail.serve.rendering import Renderer
@@ -314,12 +315,14 @@ class Console:
         if filters.waiting:
             values["waiting"], values["problem"] = await self._find_waiting(session, filters)
             return self.show(request, session, "calls.html", **values)
-        before = _read_position(request.query_params.get("before", ""))
+        tenant = _choose_tenant(session, filters.tenant)
+        given = request.query_params.get("before", "")
+        before = await read_cursor(self._store, given, tenant) if given else None
         rows = await self._query_calls(session, filters, before)
         values["rows"] = rows[::-1]
         if len(rows) == _LISTED:
-            position = f"{rows[0].at!r}:{rows[0].writer}:{rows[0].number}"
-            values["older"] = f"{filters.to_query()}&{urlencode({'before': position})}".lstrip("&")
+            older = urlencode({"before": write_cursor(self._store, rows[0])})
+            values["older"] = f"{filters.to_query()}&{older}".lstrip("&")
         return self.show(request, session, "calls.html", **values)
 
     async def _query_calls(
@@ -427,15 +430,6 @@ def _describe_faster(approval: Approval, who: str) -> str:
     verb = {"denied": "denied", "withdrawn": "withdrawn"}.get(approval.state, "approved")
     by = "You have" if approval.who == who else f"{approval.who} was faster and has" if approval.who else "It was"
     return f"{by} {verb} this call already." if approval.who else f"This question was {verb} already."
-
-
-def _read_position(text: str) -> AuditRow | None:
-    at, _, rest = text.partition(":")
-    writer, _, number = rest.rpartition(":")
-    try:
-        return AuditRow(writer=writer, number=int(number), at=float(at), kind="", session_id="")
-    except ValueError:
-        return None
 
 
 def _clean(text: str) -> str:

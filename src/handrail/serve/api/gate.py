@@ -84,6 +84,7 @@ class ApiGate:
         given = headers.get("x-request-id", "")
         request_id = given if _REQUEST_ID.match(given) else f"req-{secrets.token_hex(8)}"
         has_started = has_ended = False
+        body: bytes | None = None
 
         async def add_id(message: Any) -> None:
             nonlocal has_started, has_ended
@@ -98,20 +99,20 @@ class ApiGate:
             state = {**scope.get("state", {}), "request_id": request_id}
             if path not in _NO_KEY:
                 state["key"] = await self._find_key(headers)
-            body = await self._read_body(headers, receive)
-            inner = {**scope, "state": state}
-            running = self._app(inner, _Replay(body, receive), add_id)
-            if path in _STREAMED:
-                await running
-            else:
-                async with asyncio.timeout(self._limits.request_timeout):
-                    await running
+            async with asyncio.timeout(self._limits.body_timeout) as deadline:
+                body = await self._read_body(headers, receive)
+                begun = asyncio.get_running_loop().time()
+                deadline.reschedule(None if path in _STREAMED else begun + self._limits.request_timeout)
+                await self._app({**scope, "state": state}, _Replay(body, receive), add_id)
         except ApiError as error:
             await _answer(error, request_id, add_id)
         except _ClientLeft:
             pass
         except Exception as error:
-            if isinstance(error, TimeoutError):
+            if isinstance(error, TimeoutError) and body is None:
+                text = f"The body did not arrive within {self._limits.body_timeout:g} seconds."
+                answer = ApiError(408, "invalid_arguments", text, retryable=True)
+            elif isinstance(error, TimeoutError):
                 text = f"No answer within {self._limits.request_timeout:g} seconds. Look up what became of the call."
                 answer = ApiError(503, "unavailable", text, retryable=True)
             else:
@@ -144,20 +145,15 @@ class ApiGate:
         if length.isdecimal() and len(length) < 20 and int(length) > most:
             raise too_long
         body = bytearray()
-        try:
-            async with asyncio.timeout(self._limits.body_timeout):
-                while True:
-                    message = await receive()
-                    if message["type"] == "http.disconnect":
-                        raise _ClientLeft
-                    body += message.get("body", b"")
-                    if len(body) > most:
-                        raise too_long
-                    if not message.get("more_body", False):
-                        return bytes(body)
-        except TimeoutError as error:
-            text = f"The body did not arrive within {self._limits.body_timeout:g} seconds."
-            raise ApiError(408, "invalid_arguments", text, retryable=True) from error
+        while True:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise _ClientLeft
+            body += message.get("body", b"")
+            if len(body) > most:
+                raise too_long
+            if not message.get("more_body", False):
+                return bytes(body)
 
 
 class _ClientLeft(Exception):

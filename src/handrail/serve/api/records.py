@@ -1,8 +1,5 @@
 """The audit over HTTP: filtered, in pages, and as lines of JSON; and the erasure of one customer."""
 
-import hashlib
-import hmac
-import math
 import time
 from collections.abc import AsyncGenerator
 from typing import Annotated, Any, Final
@@ -24,7 +21,7 @@ from handrail.serve.api.problems import (
     to_api_error,
 )
 from handrail.serve.api.service import READERS, allow, choose_tenant, clean, get_service
-from handrail.store import SqlStore
+from handrail.serve.audit_cursor import read_cursor, write_cursor
 from handrail.store.audit_rows import AuditRow
 from handrail.store.keys import ApiKey
 
@@ -123,9 +120,10 @@ def build_router() -> APIRouter:
         texts |= {"outcome": outcome, "kind": kind}
         filters: dict[str, Any] = {name: None if text is None else clean(text) for name, text in texts.items()}
         filters |= {"tenant_id": tenant, "since": since, "until": until}
-        rows = await store.audit.query(
-            limit=limit, before=None if before is None else await read_cursor(store, before, tenant), **filters
-        )
+        older_than = None if before is None else await read_cursor(store, before, tenant)
+        if before is not None and older_than is None:
+            raise ApiError(422, "invalid_arguments", "before must be a value that a page has returned.")
+        rows = await store.audit.query(limit=limit, before=older_than, **filters)
         cursor = write_cursor(store, rows[0]) if len(rows) == limit else None
         return AuditPage(items=[AuditBody.model_validate(build_row(row)) for row in rows], before=cursor)
 
@@ -189,30 +187,3 @@ def build_router() -> APIRouter:
 def build_row(row: AuditRow) -> dict[str, Any]:
     """A row as JSON values, without what counts the rows of others."""
     return {name: value for name, value in msgspec.to_builtins(row).items() if name not in _HIDDEN}
-
-
-def write_cursor(store: SqlStore, row: AuditRow) -> str:
-    """Where a page of the audit begins: a time, and a digest for rows of the same moment."""
-    return f"{row.at!r}:{_digest(store, row)}"
-
-
-async def read_cursor(store: SqlStore, text: str, tenant_id: str | None) -> AuditRow:
-    """The row at which a page begins."""
-    at, _, digest = text.partition(":")
-    try:
-        moment = float(at)
-    except ValueError as error:
-        raise ApiError(422, "invalid_arguments", "before must be a value that a page has returned.") from error
-    if not 0 <= moment < 1e11:
-        raise ApiError(422, "invalid_arguments", "before must be a value that a page has returned.")
-    after = math.nextafter(moment, math.inf)
-    rows = await store.audit.query(tenant_id=tenant_id, since=moment, until=after, limit=1_000)
-    for row in rows:
-        if _digest(store, row) == digest:
-            return row
-    return AuditRow(writer="", number=0, at=moment, kind="", session_id="")
-
-
-def _digest(store: SqlStore, row: AuditRow) -> str:
-    message = f"audit row\n{row.writer}\n{row.number}".encode()
-    return hmac.new(store.ledger.digest_key, message, hashlib.sha256).hexdigest()[:16]

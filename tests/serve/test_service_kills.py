@@ -1,0 +1,135 @@
+"""`kill -9` of one of two replicas at random points during calls with approvals: ledger, audit and effects agree."""
+
+import asyncio
+import os
+import random
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from handrail.store import open_store
+from tests.postgres import PostgresServer
+from tests.postgres import postgres as postgres  # a fixture
+from tests.serve.desk import ROOT
+from tests.sources.serving import bind
+
+CLIENTS = 8
+AGAIN = ("approval_required", "in_progress", "unavailable")
+
+
+class Replica:
+    """A process that is killed and started again at the same address."""
+
+    def __init__(self, store: str, folder: Path, number: int) -> None:
+        listener = bind()
+        self.port = listener.getsockname()[1]
+        listener.close()
+        self.url = f"http://127.0.0.1:{self.port}/v1"
+        self._log = folder / f"log-{number}"
+        self._command = [sys.executable, "-m", "tests.serve.replica_process", store, str(folder / "journal")]
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        with self._log.open("a") as log:
+            command = [*self._command, str(self.port)]
+            self.process = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log, start_new_session=True)
+
+    def kill(self) -> None:
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+            self.process = None
+
+
+async def ask(replicas: list[Replica], secret: str, method: str, path: str, **options: object) -> dict[str, object]:
+    """A request to any replica, again until one has answered."""
+    while True:
+        try:
+            async with httpx2.AsyncClient(timeout=30, headers={"Authorization": f"Bearer {secret}"}) as http:
+                answer = await http.request(method, f"{random.choice(replicas).url}{path}", **options)  # pyright: ignore[reportArgumentType]
+            if answer.status_code < 500:
+                return answer.json()
+        except httpx2.HTTPError:  # It was killed, or is not there yet.
+            pass
+        await asyncio.sleep(0.05)
+
+
+@pytest.mark.slow
+@pytest.mark.postgres
+@pytest.mark.timeout(1_800)
+async def test_a_replica_that_dies_at_any_point_loses_no_call_and_repeats_no_effect(
+    postgres: PostgresServer, tmp_path: Path
+) -> None:
+    count = int(os.environ.get("HANDRAIL_TEST_CALLS") or 500)
+    url = postgres.new_database()
+    journal = tmp_path / "journal"
+    journal.touch()
+    answers: dict[str, str] = {}
+    kills = 0
+    async with open_store(url) as store:
+        _, caller = await store.keys.create(role="caller", who="bot", tenant_id="acme")
+        _, operator = await store.keys.create(role="operator", who="ann", tenant_id="acme")
+        replicas = [Replica(url, tmp_path, number) for number in range(2)]
+
+        async def call(numbers: range) -> None:
+            for number in numbers:
+                invoice = f"i-{number}"
+                body = {"tool": "pay", "arguments": {"invoice": invoice}, "session_id": "s", "call_id": invoice}
+                while True:
+                    result = await ask(replicas, caller, "POST", "/calls", json=body)
+                    error = result.get("error")
+                    code = error["code"] if isinstance(error, dict) else "done"
+                    if code not in AGAIN:
+                        answers[invoice] = str(code)
+                        break
+                    await asyncio.sleep(0.05)
+
+        async def decide() -> None:
+            while True:
+                page = await ask(replicas, operator, "GET", "/approvals", params={"limit": 50})
+                items = page.get("items")
+                for one in items if isinstance(items, list) else []:
+                    await ask(replicas, operator, "POST", f"/approvals/{one['token']}/approve", json={})
+                await asyncio.sleep(0.05)
+
+        for replica in replicas:
+            replica.start()
+        clients = [asyncio.create_task(call(range(number, count, CLIENTS))) for number in range(CLIENTS)]
+        deciding = asyncio.create_task(decide())
+        try:
+            while not all(client.done() for client in clients):
+                wanted = len(answers) + random.randint(3, 25)
+                while len(answers) < wanted and not all(client.done() for client in clients):
+                    await asyncio.sleep(0.02)
+                await asyncio.sleep(random.uniform(0, 0.2))
+                victim = random.choice(replicas)
+                await asyncio.to_thread(victim.kill)
+                kills += 1
+                victim.start()
+            await asyncio.gather(*clients)
+        finally:
+            for task in (deciding, *clients):
+                task.cancel()
+            await asyncio.gather(deciding, *clients, return_exceptions=True)
+            for replica in replicas:
+                await asyncio.to_thread(replica.kill)
+        effects = Counter(line.split()[0] for line in journal.read_text().splitlines())
+        assert answers.keys() == {f"i-{number}" for number in range(count)}
+        assert set(effects.values()) <= {1}, "an effect happened twice"
+        for invoice, answer in answers.items():
+            entry = (await store.ledger.recall(session_id="api:acme/s", call_id=invoice)).by_id
+            assert entry is not None, "a call was answered without an entry"
+            state = entry.state_at(time.time())
+            assert answer in ("done", "outcome_unknown"), (invoice, answer)
+            if answer == "done":
+                assert (effects[invoice], state) == (1, "committed"), invoice
+            else:
+                assert state == "unknown", invoice
+            rows = await store.audit.query(session_id="api:acme/s", call_id=invoice, kind="approval_used")
+            assert len(rows) == 1, "an effect has exactly one approval in the audit"
+    print(f"{count} calls, {kills} kills: {Counter(answers.values())}")
