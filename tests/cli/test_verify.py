@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import sqlite3
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import pytest
 
 from handrail import Executor, build_tool, tool
 from handrail.cli.main import main
+from handrail.cli.verify.cells import FAULT_NAMES
 from handrail.cli.verify.configuration import check_executor, check_tool
 from handrail.cli.verify.sample_arguments import change_arguments, make_arguments
 from handrail.execute import Timeouts
@@ -240,3 +242,18 @@ def test_an_example_is_used_where_the_schema_does_not_say_enough() -> None:
 
     assert make_arguments(build_tool(options)) is None
     assert make_arguments(build_tool({**options, "examples": [{"id": "A-7"}]})) == {"id": "A-7"}
+
+
+def test_the_page_has_a_row_for_everything_that_is_checked() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "verify.md").read_text("utf-8")
+    rows = [line.split("|")[1] for line in page.splitlines() if line.startswith("| `") and "--" not in line]
+    shown = [name for row in rows for name in re.findall(r"`(\w+)`", row)]
+    schema = {"type": "object", "properties": {"to": {"type": "string"}}}
+    executor = Executor(
+        [build_tool({"name": "send", "input_schema": schema, "execute": lambda arguments, context: None})]
+    )
+
+    checked = [one.name for one in check_executor(executor, is_shared=True, is_encrypted=True, is_audited=True)]
+    checked += [one.name for one in check_tool(executor, executor.registry.get("send"))]
+
+    assert shown == [*checked, *FAULT_NAMES]

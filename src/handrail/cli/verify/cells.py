@@ -331,3 +331,4 @@ _FAULTS: Final[tuple[tuple[str, str, Callable[[Cell], CellOutcome]], ...]] = (
     ("long", "a handler that takes longer than the lease is not run by another process", _outlive_lease),
 )
 """The name, the guarantee, and what is played."""
+FAULT_NAMES: Final = tuple(name for name, _, _ in _FAULTS)
