@@ -14,6 +14,7 @@ from handrail import (
     ConfigError,
     Executor,
     Policy,
+    Provenance,
     Rule,
     ToolContext,
     ToolDefinitionError,
@@ -486,3 +487,25 @@ def test_every_door_takes_durable() -> None:
 @pytest.mark.parametrize("ref", [("s-1", "c-1"), ("a/b", "c%2Fd"), ("%25", "/"), ("", "ü/ü")])
 def test_an_id_says_which_call_it_is(ref: tuple[str, str]) -> None:
     assert parse_work_id(build_work_id(*ref)) == ref
+
+
+async def test_a_worker_does_not_ask_again_where_a_value_came_from(bank: Bank) -> None:
+    policy = Policy(
+        [
+            Rule.deny("pay", where={"not": {"invoice": {"from": ["customer"]}}}),
+            Rule.allow("pay", where={"invoice": {"from": ["customer"]}}),
+        ]
+    )
+    provenance = Provenance()
+    provenance.add_customer("Pay invoice R-100, please.")
+    context = structs.replace(ANN, provenance=provenance)
+    executor = bank.start(policy)
+    await executor.submit(call("pay", "c-1", invoice="R-100"), context)
+    refused = await executor.run(call("pay", "c-2", invoice="R-666"), context)
+    assert code_of(refused) == "permission_denied"
+
+    async with working(bank.start(policy)):  # It has the rules, and not the conversation.
+        done = await executor.wait(session_id=context.session_id, call_id="c-1", timeout=10)
+
+    assert done.ok
+    assert [invoice for invoice, _ in bank.paid] == ["R-100"]

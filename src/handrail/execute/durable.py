@@ -315,7 +315,10 @@ class DurableCalls:
         decision = item.decision
         if decision is None or get_repeat(known) != item.repeat:
             return None
-        await self._authorizer.check_access(policy, sent.call, sent.get_arguments, effect.context, effect.budget)
+        # Where a value came from was decided in the conversation: a worker does not ask again.
+        await self._authorizer.check_access(
+            policy.without_origins(), sent.call, sent.get_arguments, effect.context, effect.budget
+        )
         if item.approval is None:
             is_allowed = decision.action == "allow" or self._authorizer.is_observed(effect.tool)
             return Authorization(decision=decision, call=sent.call, value=sent.value) if is_allowed else None
