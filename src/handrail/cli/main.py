@@ -16,6 +16,7 @@ _COMMANDS: Final = {
     "model": ("model", "download, list and remove local models"),
     "eval": ("evaluation", "measure how well a provider calls tools"),
     "serve": ("serve", "serve the gateway and its console: MCP at /mcp, pages at /"),
+    "worker": ("worker", "run the durable calls that other processes have stored"),
     "keys": ("keys", "create, list and revoke the keys of people and clients"),
     "mcp": ("mcp", "serve tools over MCP, and inspect and pin MCP servers"),
     "openapi": ("openapi", "inspect an OpenAPI document"),

@@ -1,0 +1,67 @@
+"""`handrail worker` runs the calls that another process has stored, until it is told to end."""
+
+import asyncio
+import os
+import signal
+import sys
+from asyncio.subprocess import PIPE
+from pathlib import Path
+
+import pytest
+
+from handrail import Executor, Policy, Rule, ToolCall, ToolContext, tool
+from handrail.cli.main import main
+from handrail.store import open_store
+
+SHOP = """
+from handrail import Executor, Policy, Rule, ToolContext, tool
+
+@tool(durable=True)
+async def pay(invoice: str, context: ToolContext) -> str:
+    "Pay an invoice."
+    return f"paid {invoice} with {context.deps}"
+
+def build(store):
+    return Executor([pay], policy=Policy([Rule.allow("pay")]), store=store)
+
+def make_context(item):
+    return ToolContext(session_id=item.session_id, deps="the bank")
+"""
+
+
+async def test_a_worker_runs_what_was_stored_and_ends_when_it_is_told(tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text(SHOP)
+    url = f"sqlite:///{tmp_path / 'h.db'}"
+
+    @tool(durable=True)
+    async def pay(invoice: str, context: ToolContext[object]) -> str:
+        """Pay an invoice."""
+        return "not here"
+
+    async with open_store(url) as store:
+        executor = Executor([pay], policy=Policy([Rule.allow("pay")]), store=store)
+        call = ToolCall(id="c-1", name="pay", arguments_json='{"invoice": "R-1"}')
+        assert await executor.submit(call, ToolContext(session_id="s-1", customer_id="ann", turn=1)) is None
+        command = ("-m", "handrail.cli", "worker", "shop:build", "--store", url, "--context", "shop:make_context")
+        environment = {**os.environ, "PYTHONPATH": f"{Path(__file__).parents[2] / 'src'}:{tmp_path}"}
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, *command, cwd=tmp_path, env=environment, stdout=PIPE
+        )
+        try:
+            result = await executor.wait(session_id="s-1", call_id="c-1", timeout=60)
+            assert result.output == "paid R-1 with the bank"
+            process.send_signal(signal.SIGTERM)
+            assert await asyncio.wait_for(process.wait(), 30) == 0
+        finally:
+            if process.returncode is None:
+                process.kill()
+
+
+def test_what_is_no_executor_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "shop_2.py").write_text("executor = 5\n")
+    monkeypatch.chdir(tmp_path)
+
+    assert main(["worker", "shop_2.py:executor"]) == 1
+    assert "shop_2.py:executor must be an Executor" in capsys.readouterr().err
