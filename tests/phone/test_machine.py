@@ -450,3 +450,26 @@ def test_a_tool_may_not_hang_up_on_somebody(state: str, outcome: str) -> None:
 
     assert [one.outcome for one in call.of(s.FinishHangUp)] == [outcome]
     assert call.of(s.HangUp) == []
+
+
+def test_where_the_agents_words_are_known_a_read_back_without_them_was_not_heard() -> None:
+    call = Call()  # The greeting came with its words.
+    call.want()
+    call.speak("")
+
+    assert len(call.asked) == 2
+    assert call.state() == "no"
+
+
+@pytest.mark.parametrize("is_duplicate", [True, False])
+def test_an_output_that_is_refused_is_told_as_a_message_and_spoken_about(is_duplicate: bool) -> None:
+    call = Call()
+    call.feed(s.ResponseStarted(response_id="r"), s.ToolCalled(call=a_call()))
+    call.feed(s.ToolFinished(call_id="c1", output="paid", is_silent=True))
+    call.feed(s.ResponseFinished(response_id="r", status="completed", has_speech=False))
+    code = "item_create_duplicate_item_id" if is_duplicate else "invalid_call_id"
+    found = new(call, s.RequestRejected(request_id="output_c1", code=code))
+
+    assert len([one for one in found if isinstance(one, s.SendMessage)]) == (not is_duplicate)
+    assert call.requests[1:] == ([] if is_duplicate else ["reply"])
+    assert call.notes == ([] if is_duplicate else ["provider_error"])

@@ -1,0 +1,189 @@
+"""Promises of the executor's parts that no other test of this folder keeps: each would go unnoticed."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from handrail import ConfigError, Executor, Failure, Policy, Rule, ToolError, ToolResult, tool
+from handrail.execute import MemoryLedger
+from handrail.execute.loop import Budget, LoopProgress, run_again
+from handrail.execute.output_limit import OutputLimiter
+from tests.execute.helpers import ALLOWED, Book, at, call, code_of
+
+
+@tool
+async def pay(amount: int = 1) -> str:
+    """Pay."""
+    if amount == 0:
+        raise ConnectionError("lost")
+    return "paid"
+
+
+@tool(read_only=True)
+async def look() -> str:
+    """Look."""
+    return "seen"
+
+
+# Doubts
+
+
+async def test_a_doubt_is_resolved_once_as_it_was_looked_at() -> None:
+    executor = Executor([pay], policy=ALLOWED)
+    await executor.run(call("pay", amount=0), at())
+    [doubt] = await executor.doubts()
+    about: dict[str, Any] = {"session_id": "s-1", "call_id": "c-1", "happened": True, "who": "bo"}
+    with pytest.raises(ConfigError):
+        await executor.resolve(**about, expected="another version")
+    assert len(await executor.doubts()) == 1
+
+    result = await executor.resolve(**about, expected=doubt.version)
+    assert result.ok
+    assert await executor.doubts() == []
+    with pytest.raises(ConfigError):
+        await executor.resolve(**about)
+
+
+async def test_a_ledger_that_is_full_forgets_what_is_settled_and_never_a_doubt() -> None:
+    executor = Executor([pay], policy=ALLOWED, ledger=MemoryLedger(max_entries=3, keep_for=0))
+    await executor.run(call("pay", "lost", amount=0), at())
+    for number in range(1, 6):
+        assert (await executor.run(call("pay", f"c-{number}", amount=number), at())).ok
+
+    assert [doubt.call_id for doubt in await executor.doubts()] == ["lost"]
+    assert code_of(await executor.run(call("pay", "lost", amount=0), at())) == "outcome_unknown"
+
+
+# Tools and policy
+
+
+def test_a_policy_that_can_never_apply_is_refused_and_the_old_one_stays() -> None:
+    policy = Policy([Rule.deny("pay")])
+    executor = Executor([pay], policy=policy)
+    with pytest.raises(ConfigError, match="unknown tool 'pya'"):
+        executor.replace_policy(Policy([Rule.allow("pya")]))
+
+    assert executor.policy is policy
+    assert executor.is_denied("pay", at())
+    executor.replace_policy(ALLOWED)
+    assert not executor.is_denied("pay", at())
+
+
+def test_what_only_reads_is_known_and_what_nobody_knows_may_change_something() -> None:
+    executor = Executor([pay, look], policy=ALLOWED)
+
+    assert [executor.is_read_only(name) for name in ("look", "pay", "unknown")] == [True, False, False]
+
+
+async def test_what_tools_have_opened_is_closed_once_and_others_have_nothing_to_close() -> None:
+    closed: list[str] = []
+
+    async def close() -> None:
+        closed.append("closed")
+
+    async with Executor([replace(pay, aclose=close), replace(look, aclose=close)], policy=ALLOWED) as executor:
+        assert (await executor.run(call("look"), at())).ok
+        assert closed == []
+    assert closed == ["closed"]
+
+    async with Executor([pay, look], policy=ALLOWED):
+        pass
+
+
+async def test_a_store_that_cannot_be_opened_means_that_nothing_runs(tmp_path: Path) -> None:
+    (tmp_path / "x.db").write_text("this is no database " * 100)
+    executor = Executor([pay], policy=ALLOWED, store=f"sqlite:///{tmp_path}/x.db")
+
+    result = await executor.run(call("pay"), at())
+
+    assert (result.ok, result.output, code_of(result)) == (False, None, "unavailable")
+
+
+# What is written
+
+
+class Written(Book):
+    """A ledger that is written somewhere."""
+
+    is_written = True
+
+
+async def test_the_reason_of_a_question_is_redacted_where_it_is_written() -> None:
+    reason = "for the card 4111 1111 1111 1111"
+    ledger = Written()
+    executor = Executor([pay], policy=Policy([Rule.ask("pay", by="operator", reason=reason)]), ledger=ledger)
+    asked = await executor.run(call("pay"), at())
+    await executor.approvals.approve(asked.approval.token, by="operator", who="bo")
+    assert (await executor.run(call("pay"), at())).ok
+
+    entry = await ledger.entry()
+    assert entry is not None
+    assert entry.decision is not None
+    assert "4111" not in entry.decision.reason
+    assert entry.decision.reason.startswith("for the card")
+
+
+# Loops
+
+
+@pytest.mark.parametrize(
+    ("code", "name", "origin", "is_open"),
+    [
+        ("outcome_unknown", "pay", "run", True),
+        ("in_progress", "pay", "run", True),
+        ("tool_execution_failed", "pay", "run", False),
+        ("outcome_unknown", "pay", "replayed", False),
+        ("outcome_unknown", "look", "run", False),
+        ("outcome_unknown", "gone", "run", True),
+    ],
+)
+def test_a_call_without_a_final_result_stops_a_loop(code: str, name: str, origin: Any, is_open: bool) -> None:
+    progress = LoopProgress(Budget(), Executor([pay, look], policy=ALLOWED))
+    result = ToolResult(error=Failure(code=code, message="x"), tool_name=name, origin=origin, call_id="c-1")
+
+    assert progress.is_unsettled(result) is is_open
+    assert progress.add([result]) == ({"c-1"} if is_open else set())
+    progress.stop_if_unsettled([result])
+    assert progress.stop_reason == (code if is_open else None)
+
+
+class Strict:
+    """A hook that refuses everything once it is told to."""
+
+    is_closed = False
+
+    def before(self, call: Any, tool: Any, context: Any) -> None:
+        if self.is_closed:
+            raise ToolError("closed today")
+
+
+async def test_a_refusal_of_today_does_not_hide_what_was_done_before() -> None:
+    hook = Strict()
+    executor = Executor([pay], policy=ALLOWED, hooks=[hook])
+    await executor.run(call("pay", "c-1"), at())
+    hook.is_closed = True
+
+    done, never = await run_again(executor, [call("pay", "c-1"), call("pay", "c-2", amount=2)], at())
+
+    assert (done.output, done.origin) == ("paid", "replayed")
+    assert code_of(never) == "refused_by_hook"
+
+
+# Long outputs
+
+
+def test_outputs_that_were_forgotten_are_forgotten_with_their_session_too() -> None:
+    limiter = OutputLimiter(max_outputs=1)
+    limiter.has_read_more = True
+    for text in ("a" * 500, "b" * 500):
+        limited, _ = limiter.limit(text, max_chars=100, session_id="s-1")
+        assert "read_more" in limited
+    limiter.limit("c" * 500, max_chars=100, session_id="s-2")
+    limiter.forget_session("s-1")
+    limiter.forget_session("s-2")
+    limiter.forget_session("s-2")
+
+    again, _ = limiter.limit("d" * 500, max_chars=100, session_id="s-1")
+    assert "read_more" in again
