@@ -21,7 +21,7 @@ from handrail.guide.values import Criticality, Guideline, Term
 _MAX_VALUES = 100_000
 
 
-class _Entry(pydantic.BaseModel, extra="forbid", strict=True):
+class _Entry(pydantic.BaseModel, extra="forbid", strict=True, defer_build=True):
     """A mapping of the file: it has no other keys, and values of exactly these types."""
 
 

@@ -122,7 +122,7 @@ class CollectDigitsFeature(Section):
 class Features(BaseModel):
     """What the agent can do, one section for each feature. Registered builders add typed sections."""
 
-    model_config = ConfigDict(extra="allow", frozen=True, hide_input_in_errors=True)
+    model_config = ConfigDict(extra="allow", frozen=True, hide_input_in_errors=True, defer_build=True)
 
     refer: TransferFeature = Field(default_factory=TransferFeature)
     end_call: EndCallFeature = Field(default_factory=EndCallFeature)
@@ -278,7 +278,7 @@ class FunctionChoice(Section):
 class TenantConfig(BaseModel):
     """Everything that makes one customer's agent: what it says, what it can do, and how much it may use."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True, defer_build=True)
 
     tenant_id: Id
     """The name of the tenant in contexts, rules and logs."""

@@ -20,7 +20,7 @@ def _check_tool(name: str) -> str:
 
 
 class _GuidelineFields(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True, defer_build=True)
 
     condition: Annotated[str, Field(max_length=2_000)] = ""
     action: Annotated[str, Field(max_length=20_000)] = ""

@@ -45,7 +45,7 @@ Span = Annotated[str, AfterValidator(_check_span)]
 class OpeningHours(BaseModel):
     """The hours of each weekday, such as `mon: ["09:00-12:00", "13:00-17:00"]`; a day that is left out is closed."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
     mon: tuple[Span, ...] = ()
     tue: tuple[Span, ...] = ()
