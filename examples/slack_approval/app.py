@@ -143,7 +143,7 @@ async def main() -> None:
     call = ToolCall(id="call_1", name="pay", arguments_json='{"invoice_id": "R-7", "amount": 900}')
     print(await run_with_approval(call, ToolContext(session_id="s-1", customer_id="c-1", turn=1)))
     if fake is not None:
-        fake.wait()
+        await asyncio.to_thread(fake.wait)
         print("\n".join(fake.log))
         fake.__exit__()
     await app.state.slack.client.aclose()
