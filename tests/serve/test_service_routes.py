@@ -75,6 +75,45 @@ async def test_a_submitted_call_is_looked_up_by_its_ids(store: SqlStore) -> None
     assert refused["error"]["code"] == "tool_not_found"
 
 
+async def test_a_durable_call_is_stored_by_one_replica_and_run_by_the_worker_of_another(store: SqlStore) -> None:
+    done: list[str] = []
+
+    @tool(key="invoice", idempotent=True, durable=True)
+    async def settle(invoice: str) -> str:
+        """Settle an invoice."""
+        done.append(invoice)
+        return f"settled {invoice}"
+
+    policy = Policy([Rule.ask("settle", by="operator", where={"invoice": {"equals": "large"}}), Rule.allow("settle")])
+    first = Executor([settle], policy=policy, store=store, scope="session")
+    second = Executor([settle], policy=policy, store=store, scope="session")
+    app, working = build_app(first, store=store), build_app(second, store=store, worker=True)
+    roles = ("caller", "operator")
+    secrets = [(await store.keys.create(role=role, who=role, tenant_id="acme"))[1] for role in roles]
+    caller, operator = (Client(app, secret) for secret in secrets)
+    other = Client(app, (await store.keys.create(role="caller", who="eve", tenant_id="globex"))[1])
+
+    def body(invoice: str) -> dict[str, Any]:
+        return {"tool": "settle", "arguments": {"invoice": invoice}, "session_id": "s", "call_id": invoice}
+
+    queued = await caller.post("/calls/submit", body("small"), status=202)
+    assert (queued["state"], done) == ("queued", [])
+    known = await caller.get("/calls/result", session_id="s", call_id="small")
+    assert known["error"]["code"] == "in_progress"
+    assert await other.get("/calls/result", 404, session_id="api:acme/s", call_id="small")
+    asked = await caller.post("/calls/submit", body("large"))
+    await operator.post(f"/approvals/{asked['approval']['token']}/approve")
+    await caller.post("/calls/submit", body("unwanted"), status=202)
+    assert await caller.post("/calls/cancel", {"session_id": "s", "call_id": "unwanted"}) == {"cancelled": True}
+    async with asyncio.timeout(30), working.router.lifespan_context(working):
+        for invoice in ("small", "large"):
+            result = await caller.get("/calls/result", session_id="s", call_id=invoice, wait=20)
+            assert result["output"] == f"settled {invoice}"
+    assert sorted(done) == ["large", "small"]
+    await first.aclose()
+    await second.aclose()
+
+
 async def test_a_call_that_runs_here_is_cancelled(store: SqlStore) -> None:
     started = asyncio.Event()
 

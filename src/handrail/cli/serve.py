@@ -35,6 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--grace", type=int, default=5, metavar="SECONDS", help="how long requests may go on when it is stopped (5)"
     )
+    parser.add_argument("--worker", action="store_true", help="also run durable calls that any replica has stored")
     parser.add_argument("--port", type=int, default=8000, help="0 chooses a free one (default: 8000)")
 
 
@@ -57,7 +58,8 @@ async def _serve(options: argparse.Namespace) -> None:
     config = uvicorn.Config("", log_level="warning", timeout_graceful_shutdown=grace, server_header=False)
     listener = _bind(options.host, options.port)
     url = f"http://{options.host}:{listener.getsockname()[1]}"
-    opening = _open_example() if options.file is None else _open_file(options.file, url)
+    is_worker = options.worker
+    opening = _open_example(is_worker) if options.file is None else _open_file(options.file, url, is_worker)
     async with opening as (app, store):
         print(f"console: {url}/\nHTTP:    {url}/v1\nMCP:     {url}/mcp", flush=True)
         if not await store.keys.list():
@@ -97,10 +99,10 @@ def _bind(host: str, port: int) -> socket.socket:
 
 
 @asynccontextmanager
-async def _open_file(file: str, url: str) -> AsyncGenerator[tuple[Any, Any]]:
+async def _open_file(file: str, url: str, is_worker: bool) -> AsyncGenerator[tuple[Any, Any]]:
     from handrail.serve.gateway import open_gateway  # noqa: PLC0415  # optional
 
-    async with open_gateway(file, url=url) as gateway:
+    async with open_gateway(file, url=url, worker=is_worker) as gateway:
         for name, status in gateway.sources.status.items():
             why = f": {status.reason}" if status.reason else ""
             print(f"source {name}: {status.state}{why}, {status.tools} tools", flush=True)
@@ -108,7 +110,7 @@ async def _open_file(file: str, url: str) -> AsyncGenerator[tuple[Any, Any]]:
 
 
 @asynccontextmanager
-async def _open_example() -> AsyncGenerator[tuple[Any, Any]]:
+async def _open_example(is_worker: bool) -> AsyncGenerator[tuple[Any, Any]]:
     from handrail.serve.app import build_app  # noqa: PLC0415  # optional
     from handrail.serve.gateway import build_metrics  # noqa: PLC0415  # optional
 
@@ -129,5 +131,12 @@ async def _open_example() -> AsyncGenerator[tuple[Any, Any]]:
         )
         async with executor:
             registry = metrics[0].registry if metrics else None
-            app = build_app(executor, store=store, deps=agent.make_deps(), tenants=store.tenants, registry=registry)
+            app = build_app(
+                executor,
+                store=store,
+                deps=agent.make_deps(),
+                tenants=store.tenants,
+                registry=registry,
+                worker=is_worker,
+            )
             yield app, store

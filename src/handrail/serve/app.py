@@ -16,6 +16,7 @@ from handrail.core.log import log
 from handrail.core.values import Approval
 from handrail.errors import ConfigError, StoreError
 from handrail.execute.executor import Executor
+from handrail.execute.worker import Worker
 from handrail.serve.access import Access
 from handrail.serve.api.app import build_api
 from handrail.serve.api.gate import ApiLimits
@@ -61,6 +62,7 @@ def build_app(
     phone: "PhoneGateway | None" = None,
     registry: "CollectorRegistry | None" = None,
     api_limits: ApiLimits | None = None,
+    worker: bool = False,
 ) -> Starlette:
     """The tools of an executor for MCP clients at `/mcp`, the HTTP API at `/v1`, and the console at `/`; `store` is the
     executor's own.
@@ -107,10 +109,15 @@ def build_app(
     async def lifespan(app: Starlette) -> AsyncGenerator[None]:
         await executor.open()
         deleting = None if tenants is None else asyncio.create_task(Retention(store, tenants).run())
+        working = None if not worker else Worker(executor, context=service.make_worker_context)
+        running = None if working is None else asyncio.create_task(working.run(), name="handrail:worker")
         try:
             async with endpoint.router.lifespan_context(endpoint):
                 yield
         finally:
+            if working is not None and running is not None:
+                await working.drain()
+                await asyncio.gather(running, return_exceptions=True)
             if deleting is not None:
                 deleting.cancel()
                 await asyncio.gather(deleting, return_exceptions=True)

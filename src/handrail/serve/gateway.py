@@ -38,15 +38,18 @@ class Gateway(Struct, frozen=True, kw_only=True):
 
 
 @asynccontextmanager
-async def open_gateway(path: str | Path, *, url: str = "") -> AsyncGenerator[Gateway]:
+async def open_gateway(path: str | Path, *, url: str = "", worker: bool = False) -> AsyncGenerator[Gateway]:
     """Open what a configuration file describes. A source that is down is tried again, and the pages say so."""
     file = Path(path)
-    async with open_configured_gateway(load_gateway_config(file), directory=file.parent, url=url) as gateway:
+    config = load_gateway_config(file)
+    async with open_configured_gateway(config, directory=file.parent, url=url, worker=worker) as gateway:
         yield gateway
 
 
 @asynccontextmanager
-async def open_configured_gateway(config: GatewayConfig, *, directory: Path, url: str = "") -> AsyncGenerator[Gateway]:
+async def open_configured_gateway(
+    config: GatewayConfig, *, directory: Path, url: str = "", worker: bool = False
+) -> AsyncGenerator[Gateway]:
     """Open what a configuration describes, with paths that are relative to a directory."""
     policy_file = None if config.policy is None else directory / config.policy
     policy = Policy(asks="operator") if policy_file is None else load_gateway_policy(policy_file)
@@ -76,6 +79,7 @@ async def open_configured_gateway(config: GatewayConfig, *, directory: Path, url
             notices=lambda: [*watch.list_problems(), *list_source_problems(sources)],
             tenants=store.tenants,
             registry=metrics[0].registry if metrics else None,
+            worker=worker,
         )
         yield Gateway(app=app, executor=executor, store=store, sources=sources, config=config)
 

@@ -6,7 +6,7 @@ import secrets
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Query, Request
 from msgspec import Struct
 from pydantic import BaseModel, Field
 from starlette.responses import Response
@@ -217,16 +217,22 @@ def build_router() -> APIRouter:
         openapi_extra={"requestBody": body},
     )
     async def submit_call(request: Request, key: ApiKey = allow("caller")) -> Response:
-        """Begin a call, and do not wait for it: look it up by its ids. One that is refused at once, or that only reads,
-        is answered with its result."""
+        """Begin a call, and do not wait for it: look it up by its ids. A call of a durable tool is stored, and a worker
+        of any replica runs it; another one runs in this replica. One that is refused at once, or that only reads, is
+        answered with its result."""
         service, given = get_service(request), read_call(await request.body())
         executor = await service.get_executor(key)
         context = await make_context(service, key, given)
         call = build_call(given, request)
-        result = await running.submit(executor, call, context)
+        is_durable = executor.has_tool(call.name) and executor.registry.get(call.name).durable
+        if is_durable:
+            result = await executor.submit(call, context)
+        else:
+            result = await running.submit(executor, call, context)
         if result is not None:
             return respond_result(result, context.session_id)
-        accepted = {"session_id": context.session_id, "call_id": call.id, "state": "running"}
+        state = "queued" if is_durable else "running"
+        accepted = {"session_id": context.session_id, "call_id": call.id, "state": state}
         return Response(_encode(accepted), status_code=202, media_type="application/json")
 
     @router.get(
@@ -236,12 +242,21 @@ def build_router() -> APIRouter:
         responses={200: {"model": ResultBody}, **errors} | describe_errors(404),
     )
     async def look_up(
-        request: Request, session_id: ShortId, call_id: ShortId, key: ApiKey = allow("caller", *READERS)
+        request: Request,
+        session_id: Annotated[str, Query(min_length=1, max_length=1_000)],
+        call_id: ShortId,
+        wait: Annotated[float, Query(ge=0, le=MAX_APPROVAL_WAIT)] = 0,
+        key: ApiKey = allow("caller", *READERS),
     ) -> Response:
-        """What became of a consequential call: its recorded result, or `in_progress`, or `outcome_unknown`."""
+        """What became of a consequential call: its recorded result, or `in_progress`, or `outcome_unknown`. A stored
+        call is waited for at most `wait` seconds."""
         service = get_service(request)
-        session = scope_session(key, session_id) if key.role == "caller" else clean(session_id)
-        entry = (await service.store.ledger.recall(session_id=session, call_id=clean(call_id))).by_id
+        session, call = scope_session(key, session_id) if key.role == "caller" else clean(session_id), clean(call_id)
+        stored = await service.store.work.get(session_id=session, call_id=call)
+        if stored is not None and is_visible(key, stored.tenant_id):
+            result = await service.executor.wait(session_id=session, call_id=call, timeout=wait)
+            return respond_result(result, session)
+        entry = (await service.store.ledger.recall(session_id=session, call_id=call)).by_id
         if entry is None or not is_visible(key, entry.tenant_id):
             raise not_found("call")
         result = msgspec.structs.replace(describe_entry(entry), call_id=entry.call_id, tool_name=entry.tool)
@@ -249,10 +264,15 @@ def build_router() -> APIRouter:
 
     @router.post("/calls/cancel", summary="Cancel a call", responses=errors)
     async def cancel(request: Request, body: CancelBody, key: ApiKey = allow("caller")) -> CancelledBody:
-        """Cancel a call that runs in this replica, unless its tool cannot be interrupted."""
-        executor = await get_service(request).get_executor(key)
-        session = scope_session(key, body.session_id)
-        return CancelledBody(cancelled=executor.cancel(to_storable(body.call_id), session_id=session))
+        """Cancel a call that runs in this replica, or a stored one wherever it is, unless its tool cannot be
+        interrupted."""
+        service = get_service(request)
+        executor = await service.get_executor(key)
+        session, call = scope_session(key, body.session_id), to_storable(body.call_id)
+        is_cancelled = executor.cancel(call, session_id=session)
+        if not is_cancelled and await service.store.work.get(session_id=session, call_id=call) is not None:
+            is_cancelled = await executor.cancel_stored(call, session_id=session)
+        return CancelledBody(cancelled=is_cancelled)
 
     @router.get("/calls/why", summary="Explain a past call", responses=errors | describe_errors(404))
     async def why(

@@ -12,6 +12,7 @@ from handrail.core.events import LogEvent
 from handrail.core.suggestions import suggest
 from handrail.errors import ConfigError
 from handrail.execute.executor import Executor
+from handrail.execute.work import WorkItem
 from handrail.serve.access import Access
 from handrail.serve.api.problems import ApiError, get_request_id
 from handrail.store import SqlStore
@@ -61,6 +62,16 @@ class Service(Struct, frozen=True, kw_only=True):
             customer_id=key.who if customer_id is None else customer_id,
             agent_id=agent_id,
             turn=turn,
+            deps=self.deps,
+            tenant=None if pool is None else pool.config,
+            secrets={} if pool is None else pool.secrets,
+        )
+
+    async def make_worker_context(self, item: WorkItem) -> ToolContext[Any]:
+        """The context of a stored call, with what this replica has of its tenant."""
+        pool = None if self.tenants is None or item.tenant_id is None else await self.tenants.get(item.tenant_id)
+        return ToolContext(
+            session_id=item.session_id,
             deps=self.deps,
             tenant=None if pool is None else pool.config,
             secrets={} if pool is None else pool.secrets,
