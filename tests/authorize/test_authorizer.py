@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from handrail import Executor, Policy, Rule, ToolContext, ToolError, tool
+from handrail.authorize.conditions import Condition
 from handrail.core import CallFinished, CallStarted, DecisionMade
 from tests.execute.helpers import ALLOWED, Heard, at, call, code_of
 
@@ -258,3 +259,22 @@ async def test_a_question_that_the_policy_now_decides_is_withdrawn(name: str, ru
     known = await executor.approvals.get(asked.approval.token)
     assert known is not None
     assert known.state == "withdrawn"
+
+
+@both
+@pytest.mark.parametrize("what", ["the approvals", "the policy"])
+async def test_what_fails_while_a_decision_is_made_refuses_the_call(
+    name: str, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*arguments: Any, **options: Any) -> Any:
+        raise RuntimeError("away")
+
+    executor = Executor([look, act], policy=Policy([Rule.ask("*", by="operator", where={"n": 1})]))
+    if what == "the approvals":
+        monkeypatch.setattr(executor.approvals, "ask", fail)
+    else:
+        monkeypatch.setattr(Condition, "matches", fail)
+
+    result = await executor.run(call(name), at())
+
+    assert (code_of(result), ran) == ("unavailable", [])

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from handrail import ConfigError
+from handrail.authorize.argument_paths import EVERY, is_missing
 from handrail.authorize.conditions import Condition
 from handrail.authorize.schema_paths import DeclaredArguments
 from tests.execute.helpers import at
@@ -266,3 +267,47 @@ def test_a_number_is_above_or_at_most(value: int, limit: float) -> None:
 def test_a_condition_that_makes_no_sense_is_refused_in_words(where: Any, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         Condition(where)
+
+
+@pytest.mark.parametrize(
+    ("prices", "expected"),
+    [
+        ([7, 8], "holds"),
+        ([7, 1], "no"),
+        ([7, True], "doubt"),
+        ([True, 1], "no"),
+        ([], "doubt"),
+        ("7", "doubt"),
+    ],
+)
+def test_every_element_of_a_list_has_to_hold(prices: Any, expected: str) -> None:
+    items = [{"price": price} for price in prices] if isinstance(prices, list) else prices
+
+    assert outcome({"items[].price": {"above": 5}}, {"items": items}) == expected
+    assert outcome({"items[]": {"above": 5}}, {"items": prices}) == expected
+
+
+def test_an_element_without_the_value_leaves_it_in_doubt() -> None:
+    assert outcome({"items[].price": {"above": 5}}, {"items": [{"price": 7}, {}]}) == "doubt"
+    assert outcome({"items[].price": {"above": 5}}, {"items": [{"price": 1}, {}]}) == "no"
+
+
+@pytest.mark.parametrize(
+    ("value", "steps", "missing"),
+    [
+        ({"a": {}}, ("a", "b"), True),
+        ({"a": [1]}, ("a", 3), True),
+        ({"a": None}, ("a", "b"), True),
+        ({"a": None}, ("a",), True),
+        ({"a": 0}, ("a",), False),
+        ({"a": "x"}, ("a", "b"), False),
+        ({"a": {"b": 1}}, ("a", "b"), False),
+        ({"a": []}, ("a", EVERY), True),
+        ({"a": [1]}, ("a", EVERY), False),
+        ({"a": "x"}, ("a", EVERY), False),
+    ],
+)
+def test_what_is_not_there_or_null_is_missing_and_a_value_of_another_kind_is_not(
+    value: Any, steps: Any, missing: bool
+) -> None:
+    assert is_missing(value, steps) is missing

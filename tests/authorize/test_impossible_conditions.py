@@ -71,6 +71,9 @@ def test_a_schema_without_an_end_is_left_alone() -> None:
     assert [*Condition({path + ".y": 5}).find_problems([deep])] == []
     assert [*Condition({"next.next.next": {"above": 5}}).find_problems([circle])] == []
     assert len([*Condition({"x.x.y": 5}).find_problems([deep])]) == 1
+    for depth, is_seen in ((40, True), (41, False)):
+        path = ".".join([*["x"] * depth, "y"])
+        assert len([*Condition({path: 5}).find_problems([deep])]) == is_seen
 
 
 @pytest.mark.parametrize(
