@@ -27,7 +27,7 @@ from sqlalchemy import (
 from handrail.core.log import log
 from handrail.errors import ConfigError
 from handrail.store.database import Database, to_storable
-from handrail.store.tables import OPEN, approvals, audit, ledger, messages, sessions
+from handrail.store.tables import OPEN, approvals, audit, ledger, messages, sessions, work
 from handrail.store.transactions import Transaction, Values
 
 ERASED: Final = "customer_erased"
@@ -51,7 +51,8 @@ class Erasure(Struct, frozen=True, kw_only=True):
     audit_rows: int = 0
     recordings: int = 0
     open_calls: int = 0
-    """Calls that run or are in doubt. They keep their values until they are settled, and lose them then."""
+    """Calls that run, are in doubt or wait for a worker. They keep their values until they are settled, and lose them
+    then."""
 
     @property
     def is_complete(self) -> bool:
@@ -102,6 +103,11 @@ async def erase_customer(
             "approvals": transaction.execute(_erase_approvals(is_theirs(approvals), now, by)),
         }
         transaction.execute(delete(messages).where(messages.c.session_id.in_(theirs)))
+        # The ledger knows what was done; a parked call has lost its question.
+        is_stored = (work.c.customer_id == customer_id) & (work.c.tenant_id == (tenant_id or ""))
+        transaction.execute(delete(work).where(is_stored, work.c.state.in_(("done", "parked"))))
+        queued = select(func.count()).where(is_stored, work.c.state == "queued", work.c.attempts == 0)
+        erased["open_calls"] += transaction.fetch(queued)[0][0]
         return erased | {"conversations": transaction.execute(delete(sessions).where(is_theirs(sessions)))}
 
     erased = await database.run(erase)
