@@ -19,6 +19,7 @@ CONFIGURED: dict[str, tuple[tuple[str, ...], ...]] = {
         ("handrail.execute.CircuitBreaker",),
         ("handrail.execute.RetryPolicy",),
         ("handrail.execute.MemoryLedger",),
+        ("handrail.execute.Worker",),
         ("handrail.core.Redactor",),
         ("handrail.execute.run_until_done",),
         ("handrail.execute.Budget",),

@@ -35,8 +35,13 @@ _AGAIN: Final = frozenset(("in_progress", "rate_limited", "unavailable"))
 class Worker:
     """Runs durable calls that other processes have stored: `async with Worker(executor) as worker: await worker.run()`.
 
-    `context(item)` makes the context of a call, with the `deps`, the `tenant` and the secrets of this process; its ids
-    and its turn come from the stored call. Several workers can run, in any number of processes.
+    Several workers can run, in any number of processes.
+
+    Args:
+        executor: Has the tools, the policy and the store of the calls.
+        context: Makes the context of a call from its `WorkItem`, with the `deps`, the `tenant` and the secrets of this
+            process; its ids and its turn come from the stored call.
+        max_running: The most calls that it runs at the same time.
     """
 
     def __init__(self, executor: Executor, *, context: BuildContext | None = None, max_running: int = 50) -> None:
