@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, Final, Literal, cast
 
 from msgspec import Struct, structs
+from msgspec.structs import force_setattr
 
 from handrail.core import failure_results
 from handrail.core.context import ToolContext
@@ -77,10 +78,15 @@ class HandlerRunner:
         self, call: ToolCall, context: ToolContext[Any], idempotency_key: str | None = None
     ) -> ToolContext[Any]:
         """The caller's context, with what belongs to this one call."""
-        secrets = context.secrets if self._secrets is None else self._secrets
-        return structs.replace(
-            context, call=call, listener=self._emit, secrets=secrets, idempotency_key=idempotency_key
-        )
+        # `structs.replace` would check the ids of the context once more: 0.25 µs instead of 0.15. Nobody has the copy.
+        known: Any = context
+        inner: ToolContext[Any] = known.__copy__()
+        force_setattr(inner, "call", call)
+        force_setattr(inner, "listener", self._emit)
+        force_setattr(inner, "idempotency_key", idempotency_key)
+        if self._secrets is not None:
+            force_setattr(inner, "secrets", self._secrets)
+        return inner
 
     async def _run_with_retries(
         self, compiled: CompiledTool, running: RunningCall, arguments: Any, context: ToolContext[Any]
