@@ -11,7 +11,19 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 
-from benchmarks import crowd, database, definitions, dispatch, growth, harness, imports, peers, plot, report
+from benchmarks import (
+    crowd,
+    database,
+    definitions,
+    dispatch,
+    growth,
+    harness,
+    imports,
+    peers,
+    plot,
+    report,
+    sqlite_file,
+)
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results.json"
@@ -62,6 +74,8 @@ def measure(rounds: dict[str, int]) -> report.Results:
     made_ms, served = definitions.measure(rounds=rounds["definitions"], first_rounds=rounds["first"])
     print("Postgres …", file=sys.stderr)
     stored = database.measure(calls=rounds["database"])
+    print("SQLite …", file=sys.stderr)
+    in_file = sqlite_file.measure(calls=rounds["database"] // 2)
     print("ten thousand calls at once …", file=sys.stderr)
     crowded = crowd.measure()
     return {
@@ -89,6 +103,7 @@ def measure(rounds: dict[str, int]) -> report.Results:
             "served": [asdict(one) for one in served],
         },
         "database": stored,
+        "sqlite": in_file,
         "crowd": crowded,
     }
 
