@@ -86,6 +86,7 @@ def build_app(
         phone: Takes the webhooks of phone calls at `/v1/phone/webhook`.
         registry: Has the metrics for `/v1/metrics`.
         api_limits: How much one key may use of the HTTP API.
+        worker: Runs the durable calls of the store in this process, while the app does.
     """
     if executor.approvals is not store.approvals:
         raise ConfigError("store must be the store of the executor: Executor(…, store=store).")
