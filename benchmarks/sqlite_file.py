@@ -72,7 +72,7 @@ def _bare(folder: Path) -> Callable[[], Awaitable[None]]:
     return three_statements
 
 
-@tool
+@tool(concurrency_safe=True)  # Otherwise the calls of a session run one after the other.
 async def pay(number: int) -> str:
     """Pay."""
     return f"paid {number}"
