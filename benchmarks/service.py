@@ -137,7 +137,7 @@ def serve_in_child(kind: str, url: str, secret: "Any", port: "Any") -> None:
     """A server in a process of its own: a bare route, or the service."""
 
     async def serve() -> None:
-        listener = socket.socket()
+        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         listener.bind(("127.0.0.1", 0))
         listener.listen(100)
         async with open_store(url) as store:
