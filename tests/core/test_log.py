@@ -10,7 +10,7 @@ import pytest
 
 from handrail import Executor, ToolCall, ToolContext, tool
 from handrail.core import Redactor
-from handrail.core.log import NAME, WITHHELD, build_safe_exc_info, log
+from handrail.core.log import NAME, WITHHELD, build_safe_exc_info, log, silence_log
 
 CANARY = "kestrel"
 SOURCE = Path(__file__).parents[2] / "src" / "handrail"
@@ -186,3 +186,12 @@ async def test_debug_shows_the_texts_of_one_executor_and_not_of_another(caplog: 
     assert "cannot look at open-again" in caplog.text
     assert "closed-thing" not in caplog.text
     assert "closed-again" not in caplog.text
+
+
+def test_a_silent_block_ends_as_it_began(caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(KeyError), silence_log():
+        log.error("in the block")
+        raise KeyError
+    log.error("after it")
+
+    assert [record.getMessage() for record in caplog.records] == ["after it"]

@@ -3,7 +3,8 @@
 import logging
 import os
 import sys
-from collections.abc import MutableMapping
+from collections.abc import Generator, MutableMapping
+from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
 from types import TracebackType
@@ -111,3 +112,14 @@ def _redactor() -> Redactor:
 
 
 log: Final = CarefulLogger(logging.getLogger(NAME))
+
+
+@contextmanager
+def silence_log() -> Generator[None]:
+    """Log nothing while the block lasts: for commands that play faults, whose errors are what is wanted."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.disable(before)

@@ -2,7 +2,6 @@
 
 import argparse
 import inspect
-import logging
 import os
 import tempfile
 from collections.abc import Callable
@@ -11,6 +10,7 @@ from typing import Final, TypeVar
 
 from handrail.cli.demo.bank import Bank
 from handrail.cli.demo.failures import CALL, CONTEXT, FAILURES, Demonstration
+from handrail.core.log import silence_log
 from handrail.core.values import ToolResult
 from handrail.errors import ConfigError
 
@@ -38,7 +38,11 @@ def run(options: argparse.Namespace) -> int:
         return 0
     if not hasattr(os, "fork"):
         raise ConfigError("the demo kills processes that it forks, and this system cannot fork: use Linux or macOS.")
-    logging.disable(logging.CRITICAL)  # That a bank is killed is what is wanted here.
+    with silence_log():  # That a bank is killed is what is wanted here.
+        return _play_failures()
+
+
+def _play_failures() -> int:
     print(f"An agent has to pay invoice R-7, {_AMOUNT} EUR, once. Every process is real, and so is every kill -9.")
     wrong, wrong_with, is_expected = 0, 0, True
     for number, failure in enumerate(FAILURES, 1):
