@@ -33,7 +33,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "handrail"
 MACHINE = ("machine", "confirmation", "speech", "tool_calls", "transfer")
 PARTS = {
-    "execute": (["execute"], ["tests/execute"]),
+    "execute": (["execute"], ["tests/execute", "tests/durable"]),
     "authorize": (["authorize"], ["tests/authorize"]),
     "store": (["store"], ["tests/store"]),
     "guide": (["guide/verdicts.py", "guide/confirmation.py", "guide/claims.py"], ["tests/guide"]),

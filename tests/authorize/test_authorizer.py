@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from handrail import Executor, Policy, Rule, ToolContext, ToolError, tool
+from handrail.authorize.authorizer import Repetition
 from handrail.authorize.conditions import Condition
 from handrail.core import CallFinished, CallStarted, DecisionMade
 from tests.execute.helpers import ALLOWED, Heard, at, call, code_of
@@ -278,3 +279,48 @@ async def test_what_fails_while_a_decision_is_made_refuses_the_call(
     result = await executor.run(call(name), at())
 
     assert (code_of(result), ran) == ("unavailable", [])
+
+
+@pytest.mark.parametrize(
+    ("done_at", "done_with", "says"),
+    [
+        (None, None, "it was already done; it must be wanted once more"),
+        ("10:00", None, "it was already done at 10:00; it must be wanted once more"),
+        (
+            "10:00",
+            "amount: 5",
+            "it was already done at 10:00 with other arguments (amount: 5); it must be wanted once more",
+        ),
+    ],
+)
+def test_a_question_about_a_repetition_says_when_it_was_done_and_with_which_arguments(
+    done_at: str | None, done_with: str | None, says: str
+) -> None:
+    assert Repetition(number=1, done_at=done_at, done_with=done_with).question == says
+
+
+@pytest.mark.parametrize(
+    ("policy", "by", "rule", "reason"),
+    [
+        (ALLOWED, "customer", "at most once", "it was already done"),
+        (Policy(), "customer", "at most once", "it was already done"),
+        (Policy(asks="operator"), "operator", "at most once", "it was already done"),
+        (Policy([Rule.ask("act", by="operator", reason="a look")]), "operator", "ask('act'", "a look; it was already"),
+        (Policy([Rule.ask("act", by="operator")]), "operator", "ask('act'", "it was already done"),
+    ],
+)
+async def test_a_repetition_is_asked_about_by_the_rule_that_asks_anyway_or_by_the_ledger(
+    policy: Policy, by: Any, rule: str, reason: str
+) -> None:
+    executor = Executor([act], policy=policy)
+    first = await executor.run(call("act", "c-1"), at(customer_id="ann"))
+    if first.approval is not None:
+        who = "ann" if first.approval.by == "customer" else "bo"
+        await executor.approvals.approve(first.approval.token, by=first.approval.by, who=who)
+        first = await executor.run(call("act", "c-1"), at(turn=2, customer_id="ann"))
+    assert first.ok
+    again = await executor.run(call("act", "c-2"), at(turn=3, customer_id="ann"))
+
+    assert again.decision is not None
+    assert (again.decision.by, again.decision.rule.startswith(rule)) == (by, True)
+    assert again.decision.reason.startswith(reason)
