@@ -19,16 +19,13 @@ from tests.postgres import postgres as postgres
 
 How = Literal["kill", "freeze"]
 
-# One of each pair in every run, the others in the long one.
-EITHER = pytest.mark.parametrize(
-    ("database", "how"),
-    [
-        ("sqlite", "kill"),
-        ("postgres", "freeze"),
-        pytest.param("sqlite", "freeze", marks=pytest.mark.slow),
-        pytest.param("postgres", "kill", marks=pytest.mark.slow),
-    ],
-)
+CASES = [(database, how) for database in ("sqlite", "postgres") for how in ("kill", "freeze")]
+
+
+def in_every_run(*chosen: tuple[str, str]) -> Any:
+    """All four cases, those that are not chosen in the long run only."""
+    cases = [case if case in chosen else pytest.param(*case, marks=pytest.mark.slow) for case in CASES]
+    return pytest.mark.parametrize(("database", "how"), cases)
 
 
 class Scene:
@@ -86,7 +83,7 @@ async def wait(executor: Executor, timeout: float = 15) -> Any:
     return await executor.wait(session_id="s-1", call_id="R-1", timeout=timeout)
 
 
-@EITHER
+@in_every_run(("sqlite", "kill"), ("postgres", "freeze"))
 async def test_an_idempotent_call_is_taken_over_with_the_same_key(scene: Scene, how: How) -> None:
     async with scene.open() as executor:
         with executor.subscribe("s-1", scene.heard):
@@ -106,7 +103,7 @@ async def test_an_idempotent_call_is_taken_over_with_the_same_key(scene: Scene, 
         assert (await wait(executor, 0)).output == "paid R-1"
 
 
-@EITHER
+@in_every_run(("sqlite", "kill"))
 async def test_what_verify_finds_is_settled(scene: Scene, how: How) -> None:
     async with scene.open() as executor:
         async with scene.lose_worker(executor, how, "pay_verified", "after") as first:
@@ -115,7 +112,7 @@ async def test_what_verify_finds_is_settled(scene: Scene, how: How) -> None:
         assert len(scene.effects.list("R-1")) == 1
 
 
-@EITHER
+@in_every_run(("postgres", "freeze"))
 async def test_what_did_not_happen_runs_once_the_first_handler_cannot_be_alive(scene: Scene, how: How) -> None:
     async with scene.open() as executor:
         async with scene.lose_worker(executor, how, "pay_verified", "before") as first:
@@ -124,7 +121,7 @@ async def test_what_did_not_happen_runs_once_the_first_handler_cannot_be_alive(s
         assert len(scene.effects.list("R-1")) == 1
 
 
-@EITHER
+@in_every_run(("sqlite", "freeze"))
 async def test_anything_else_is_a_doubt_until_somebody_finds_out(scene: Scene, how: How) -> None:
     async with scene.open() as executor:
         async with scene.lose_worker(executor, how, "pay_once", "after") as first:

@@ -42,8 +42,9 @@ def build_executor(store: SqlStore, effects: Effects, how: str = "") -> Executor
     """Four tools that pay; `how` says where a worker stops for ever: before its effect, or after it."""
 
     async def pay(invoice: str, context: ToolContext[Any]) -> str:
-        if how == "before":
-            await hang()
+        if how == "before":  # Frozen inside one await: only its timeout ends it.
+            print("running", flush=True)
+            await asyncio.Event().wait()
         effects.add(invoice, context)
         if how == "after":
             await hang()
