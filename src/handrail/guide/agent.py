@@ -3,8 +3,9 @@
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from importlib import import_module
 from pathlib import Path
-from typing import Any, Final, Literal, Self, TypeVar, cast, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeVar, cast, get_args
 
 from msgspec import structs
 
@@ -24,7 +25,6 @@ from handrail.execute.executor import Executor
 from handrail.execute.ledger import Ledger
 from handrail.execute.loop import Budget
 from handrail.execute.store import Store
-from handrail.guide.agent_file import load_agent_definition
 from handrail.guide.definition import (
     Guide,
     GuideSettings,
@@ -47,6 +47,9 @@ from handrail.guide.values import Criticality, Guideline, Judge, Term
 from handrail.providers.provider import ModelRequest, ModelResponse, Provider, StreamEvent
 from handrail.registry.registry import ToolRegistry
 from handrail.registry.tool_source import ToolSource
+
+if TYPE_CHECKING:
+    from handrail.guide.agent_file import AgentDefinition
 
 _NO_PARAMETERS: Final[Mapping[str, Any]] = {"type": "object", "properties": {}, "additionalProperties": False}
 
@@ -169,7 +172,9 @@ class Agent:
 
         The options are those of the constructor, such as the tools that the guidelines name.
         """
-        definition = load_agent_definition(path)
+        # The file is read with Pydantic models, which are slow to import, and most agents are not read from a file.
+        agent_file: Any = import_module("handrail.guide.agent_file")
+        definition: AgentDefinition = agent_file.load_agent_definition(path)
         agent = cls(**{**definition.options, **options})
         definition.apply(agent)
         return agent

@@ -3,26 +3,26 @@
 from typing import TYPE_CHECKING
 
 from handrail.core.lazy_exports import build_getattr
-from handrail.providers.messages import AssistantMessage, Message, Native, ToolMessage, UserMessage
-from handrail.providers.provider import (
-    FinishReason,
-    ModelRequest,
-    ModelResponse,
-    Prices,
-    Provider,
-    StreamEvent,
-    TextDelta,
-    ToolChoice,
-    Usage,
-)
-from handrail.providers.structured import generate_structured
 
 if TYPE_CHECKING:
     from handrail.providers.anthropic import AnthropicMessages
     from handrail.providers.embedded import EmbeddedProvider
     from handrail.providers.gemini import GeminiModel
+    from handrail.providers.messages import AssistantMessage, Message, Native, ToolMessage, UserMessage
     from handrail.providers.openai_chat import OpenAIChat
     from handrail.providers.openai_responses import OpenAIResponses
+    from handrail.providers.provider import (
+        FinishReason,
+        ModelRequest,
+        ModelResponse,
+        Prices,
+        Provider,
+        StreamEvent,
+        TextDelta,
+        ToolChoice,
+        Usage,
+    )
+    from handrail.providers.structured import generate_structured
 
 __all__ = [
     "AnthropicMessages",
@@ -47,13 +47,28 @@ __all__ = [
     "generate_structured",
 ]
 
-# Loaded on first use: each needs its own format, and most programs use one.
+# Loaded on first use, so that importing one module of this package does not import the others.
 _ON_FIRST_USE = {
     "AnthropicMessages": "handrail.providers.anthropic",
+    "AssistantMessage": "handrail.providers.messages",
     "EmbeddedProvider": "handrail.providers.embedded",
+    "FinishReason": "handrail.providers.provider",
     "GeminiModel": "handrail.providers.gemini",
+    "Message": "handrail.providers.messages",
+    "ModelRequest": "handrail.providers.provider",
+    "ModelResponse": "handrail.providers.provider",
+    "Native": "handrail.providers.messages",
     "OpenAIChat": "handrail.providers.openai_chat",
     "OpenAIResponses": "handrail.providers.openai_responses",
+    "Prices": "handrail.providers.provider",
+    "Provider": "handrail.providers.provider",
+    "StreamEvent": "handrail.providers.provider",
+    "TextDelta": "handrail.providers.provider",
+    "ToolChoice": "handrail.providers.provider",
+    "ToolMessage": "handrail.providers.messages",
+    "Usage": "handrail.providers.provider",
+    "UserMessage": "handrail.providers.messages",
+    "generate_structured": "handrail.providers.structured",
 }
 
 __getattr__ = build_getattr(__name__, _ON_FIRST_USE)

@@ -1,12 +1,17 @@
 """Tools that live elsewhere: MCP servers, OpenAPI documents, plugins; and serving your own over MCP."""
 
-from handrail.sources.connection import Sources, connect
-from handrail.sources.mcp.endpoint import McpRequest, mcp_app, serve_mcp
-from handrail.sources.mcp.server import Elicitation, McpServer, ask_for_approval
-from handrail.sources.openapi import OpenApi, Pagination
-from handrail.sources.pins import PinDifference
-from handrail.sources.plugins import Plugins, load_plugins
-from handrail.sources.source import OpenSource, SkippedTool, Source, SourceStatus
+from typing import TYPE_CHECKING
+
+from handrail.core.lazy_exports import build_getattr
+
+if TYPE_CHECKING:
+    from handrail.sources.connection import Sources, connect
+    from handrail.sources.mcp.endpoint import McpRequest, mcp_app, serve_mcp
+    from handrail.sources.mcp.server import Elicitation, McpServer, ask_for_approval
+    from handrail.sources.openapi import OpenApi, Pagination
+    from handrail.sources.pins import PinDifference
+    from handrail.sources.plugins import Plugins, load_plugins
+    from handrail.sources.source import OpenSource, SkippedTool, Source, SourceStatus
 
 __all__ = [
     "Elicitation",
@@ -27,3 +32,26 @@ __all__ = [
     "mcp_app",
     "serve_mcp",
 ]
+
+# Loaded on first use, so that importing one module of this package does not import the others.
+_ON_FIRST_USE = {
+    "Elicitation": "handrail.sources.mcp.server",
+    "McpRequest": "handrail.sources.mcp.endpoint",
+    "McpServer": "handrail.sources.mcp.server",
+    "OpenApi": "handrail.sources.openapi",
+    "OpenSource": "handrail.sources.source",
+    "Pagination": "handrail.sources.openapi",
+    "PinDifference": "handrail.sources.pins",
+    "Plugins": "handrail.sources.plugins",
+    "SkippedTool": "handrail.sources.source",
+    "Source": "handrail.sources.source",
+    "SourceStatus": "handrail.sources.source",
+    "Sources": "handrail.sources.connection",
+    "ask_for_approval": "handrail.sources.mcp.server",
+    "connect": "handrail.sources.connection",
+    "load_plugins": "handrail.sources.plugins",
+    "mcp_app": "handrail.sources.mcp.endpoint",
+    "serve_mcp": "handrail.sources.mcp.endpoint",
+}
+
+__getattr__ = build_getattr(__name__, _ON_FIRST_USE)

@@ -45,7 +45,9 @@ class Transcription(Section):
 class Audio(Section):
     """The audio of one tenant's calls; what is left out is the provider's default."""
 
-    turn_detection: Annotated[ServerVad | SemanticVad, Field(discriminator="type")] = ServerVad(type="server_vad")
+    turn_detection: Annotated[ServerVad | SemanticVad, Field(discriminator="type")] = Field(
+        default_factory=lambda: ServerVad(type="server_vad")
+    )
     noise_reduction: Literal["near_field", "far_field"] | None = None
     transcription: Transcription | None = None
     voice: Name | None = None
