@@ -1,7 +1,6 @@
 """Tracks the calls that were accepted or started and have no result yet."""
 
 import threading
-from collections import Counter
 from typing import Final, Generic, TypeVar
 
 from handrail.core.events import CallAccepted, CallCancelled, CallFinished, CallIgnored, CallStarted
@@ -44,18 +43,26 @@ class OpenCalls(Generic[T]):
         return found[1] if found else None
 
 
+class _Session:
+    """The open calls of a session by `id`, each with whether its handler runs, and the number of those."""
+
+    __slots__ = ("active", "calls")
+
+    def __init__(self) -> None:
+        self.calls: dict[int, tuple[ToolCall, bool]] = {}
+        self.active = 0
+
+
 class CallCounter:
     """Counts, per session, the calls without a result and those whose handler runs."""
 
     def __init__(self) -> None:
-        self._calls: OpenCalls[bool] = OpenCalls()
-        self._pending: Counter[str] = Counter()
-        self._active: Counter[str] = Counter()
+        self._sessions: dict[str, _Session] = {}
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
         """The number of sessions with open calls."""
-        return len(self._pending.keys() | self._active.keys())
+        return len(self._sessions)
 
     def count(self, event: object) -> None:
         """Count an event."""
@@ -68,24 +75,26 @@ class CallCounter:
 
     def get(self, session_id: str) -> tuple[int, int]:
         """Return how many calls of a session have no result, and how many of their handlers run."""
-        return self._pending[session_id], self._active[session_id]
+        session = self._sessions.get(session_id)
+        return (0, 0) if session is None else (len(session.calls), session.active)
 
     def _add(self, event: CallAccepted | CallStarted, *, active: bool) -> None:
-        previous = self._calls.put(event, active)
-        if previous is None:
-            self._pending[event.session_id] += 1
-        if active and not previous:
-            self._active[event.session_id] += 1
+        session = self._sessions.get(event.session_id)
+        if session is None:
+            session = self._sessions[event.session_id] = _Session()
+        call = event.call
+        previous = session.calls.get(id(call))
+        was_active = previous is not None and previous[1]
+        session.calls[id(call)] = (call, active or was_active)  # The reference keeps the id of the object unique.
+        if active and not was_active:
+            session.active += 1
 
     def _remove(self, event: CallFinished | CallIgnored) -> None:
-        active = self._calls.pop(event)
-        if active is not None:
-            _decrement(self._pending, event.session_id)
-        if active:
-            _decrement(self._active, event.session_id)
-
-
-def _decrement(counter: Counter[str], name: str) -> None:
-    counter[name] -= 1
-    if counter[name] <= 0:
-        del counter[name]
+        session = self._sessions.get(event.session_id)
+        found = None if session is None else session.calls.pop(id(event.call), None)
+        if session is None or found is None:
+            return
+        if found[1]:
+            session.active -= 1
+        if not session.calls:
+            del self._sessions[event.session_id]

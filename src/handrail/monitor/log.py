@@ -9,7 +9,7 @@ from pydantic_core import from_json
 
 from handrail.core import events
 from handrail.core.redact import Redactor
-from handrail.core.values import Decision, ToolCall, ToolResult
+from handrail.core.values import Decision, Failure, ToolCall
 from handrail.errors import ToolNotFoundError, shorten
 from handrail.monitor.calls import CallCounter
 from handrail.monitor.log_message import NAME, LogMessage
@@ -24,10 +24,16 @@ _SEVERITIES: Final = {
     "error": logging.ERROR,
 }
 
+_IDS: Final = frozenset(("session_id", "tenant_id", "customer_id", "sip_call_id"))
+_CALL_FIELDS: Final = frozenset(("call_id", "response_id", "item_id", "tool", "guideline_ids"))
+"""Names that say where an event belongs: none of its own fields has one of them, even if it belongs nowhere."""
+
 _MAX_CHARS = 200
 """The most characters of a name or an id."""
 _MAX_NAMES = 50
 """The most names in one list."""
+_MAX_DECISIONS = 256
+"""The most decisions whose fields are kept."""
 
 
 class Log:
@@ -55,6 +61,8 @@ class Log:
         self._phone_names = phone_names
         self._redactor = redactor or Redactor()
         self._counter = CallCounter()
+        self._decisions: dict[int, tuple[Decision, dict[str, Any]]] = {}
+        """The fields of decisions by `id`: those about read-only calls are kept, and each call has the same one."""
         self._builders: dict[type[Any], Callable[[Any], LogMessage]] = {
             events.CallAccepted: self._build_accepted,
             events.CallStarted: self._build_started,
@@ -88,14 +96,18 @@ class Log:
         message = self._builders.get(type(event), self._build_other)(event)
         if not self._logger.isEnabledFor(message.level):
             return
-        fields = {name: value for name, value in message.fields.items() if value is not None} | _find_trace_ids()
-        for name in find_phone_names(message.event, fields) if self._phone_names else (message.event,):
-            named = LogMessage(event=name, level=message.level, fields=fields)
-            # Not `log()`, which looks for the place in the code: it is always this one.
-            record = self._logger.makeRecord(
-                self._logger.name, message.level, __file__, 0, named, (), None, extra={"event": name, **fields}
-            )
-            self._logger.handle(record)
+        message.fields.update(_find_trace_ids())
+        if not self._phone_names:
+            self._write(message)
+            return
+        for name in find_phone_names(message.event, message.fields):
+            self._write(LogMessage(event=name, level=message.level, fields=message.fields))
+
+    def _write(self, message: LogMessage) -> None:
+        # Not `log()`, which looks for the place in the code: it is always this one.
+        extra = {"event": message.event, **message.fields}
+        record = self._logger.makeRecord(self._logger.name, message.level, __file__, 0, message, (), None, extra=extra)
+        self._logger.handle(record)
 
     # One method for each type of event.
 
@@ -119,22 +131,26 @@ class Log:
         return {"argument_keys": self._list_argument_keys(event.call), "pending": pending, "active": active}
 
     def _build_finished(self, event: events.CallFinished) -> LogMessage:
+        # Every call has this record, so that nothing is put in that is taken out again.
         result = event.result
-        return _build(
-            "call_finished",
-            _find_level(event),
-            self._describe_call(event, event.call),
-            ok=result.ok,
-            error=self._redactor.beginning(_describe_error(event.call, result)),
-            output_length=len(result.for_model()),
-            media=[self._redactor.value(part) for part in result.media] or None,
-            duration_ms=round(result.duration_ms, 3),
-            slow=event.slow,
-            origin=None if result.origin == "run" else result.origin,
-            recorded=None if result.recorded else False,
-            silent=True if result.silent else None,
-            **self._describe_decision(event.decision),
-        )
+        fields = self._describe_call(event, event.call)
+        fields["ok"] = result.ok
+        if result.error is not None:
+            fields["error"] = self._redactor.beginning(_describe_error(event.call, result.error))
+        fields["output_length"] = len(result.for_model())
+        if result.media:
+            fields["media"] = [self._redactor.value(part) for part in result.media]
+        fields["duration_ms"] = round(result.duration_ms, 3)
+        fields["slow"] = event.slow
+        if result.origin != "run":
+            fields["origin"] = result.origin
+        if not result.recorded:
+            fields["recorded"] = False
+        if result.silent:
+            fields["silent"] = True
+        if event.decision is not None:
+            fields.update(self._describe_decision(event.decision))
+        return LogMessage(event="call_finished", level=_find_level(event), fields=fields)
 
     def _build_call_cancelled(self, event: events.CallCancelled) -> LogMessage:
         return _build(
@@ -175,7 +191,7 @@ class Log:
             self._describe_call(event, event.call),
             observed=event.observed,
             seen={path: self._clean_text(text) for path, text in event.seen.items()} or None,
-            **self._describe_decision(event.decision),
+            **self._build_decision(event.decision),
         )
 
     def _build_circuit_breaker_changed(self, event: events.CircuitBreakerChanged) -> LogMessage:
@@ -220,7 +236,8 @@ class Log:
 
     def _build_log_event(self, event: events.LogEvent) -> LogMessage:
         about = _read_ids(event) if event.call is None else self._describe_call(event, event.call)
-        fields = {name: self._clean_field(value) for name, value in event.fields.items() if name not in about}
+        taken = _IDS if event.call is None else _IDS | _CALL_FIELDS
+        fields = {name: self._clean_field(value) for name, value in event.fields.items() if name not in taken}
         return _build(event.name, _SEVERITIES[event.severity], about, **fields)
 
     def _build_result_spoken(self, event: ResultSpoken) -> LogMessage:
@@ -327,27 +344,37 @@ class Log:
     # Fields that several events have.
 
     def _describe_call(self, event: events.Event, call: ToolCall) -> dict[str, Any]:
-        return {
-            **_read_ids(event),
-            "call_id": _shorten(call.id),
-            "response_id": _shorten(call.response_id),
-            "item_id": _shorten(call.item_id),
-            "tool": self._clean_text(call.name),
-            "guideline_ids": self._clean_names(call.guideline_ids),
-        }
+        fields = _read_ids(event)
+        fields["call_id"] = shorten(call.id, _MAX_CHARS)
+        if call.response_id is not None:
+            fields["response_id"] = shorten(call.response_id, _MAX_CHARS)
+        if call.item_id is not None:
+            fields["item_id"] = shorten(call.item_id, _MAX_CHARS)
+        fields["tool"] = self._clean_text(call.name)
+        if call.guideline_ids:
+            fields["guideline_ids"] = self._clean_names(call.guideline_ids)
+        return fields
 
-    def _describe_decision(self, decision: Decision | None) -> dict[str, Any]:
-        if decision is None:
-            return {}
+    def _describe_decision(self, decision: Decision) -> dict[str, Any]:
+        known = self._decisions.get(id(decision))
+        if known is None:
+            if len(self._decisions) >= _MAX_DECISIONS:
+                self._decisions.clear()
+            # The reference keeps the id of the object unique.
+            known = self._decisions[id(decision)] = (decision, self._build_decision(decision))
+        return known[1]
+
+    def _build_decision(self, decision: Decision) -> dict[str, Any]:
         # The reason of a permission check is written for the model and may quote the arguments.
         reason = "" if decision.rule == "permission_check" else decision.reason
-        return {
+        fields = {
             "decision": decision.action,
             "by": decision.by,
             "rule": self._clean_text(decision.rule) or None,
             "source": self._clean_text(decision.source) or None,
             "decision_reason": self._clean_text(reason) or None,
         }
+        return {name: value for name, value in fields.items() if value is not None}
 
     def _list_argument_keys(self, call: ToolCall) -> list[str] | None:
         try:
@@ -381,27 +408,31 @@ def _find_level(event: events.Event) -> int:
 
 
 def _build(event: str, level: int, about: Mapping[str, Any], **fields: Any) -> LogMessage:
-    return LogMessage(event=event, level=level, fields={**about, **fields})
+    every = {**about, **fields}
+    return LogMessage(
+        event=event, level=level, fields={name: value for name, value in every.items() if value is not None}
+    )
 
 
 def _read_ids(event: events.Event) -> dict[str, Any]:
-    return {
-        "session_id": _shorten(event.session_id) or None,
-        "tenant_id": _shorten(event.tenant_id),
-        "customer_id": _shorten(event.customer_id),
-        "sip_call_id": _shorten(event.sip_call_id),
-    }
+    ids: dict[str, Any] = {}
+    if event.session_id:
+        ids["session_id"] = shorten(event.session_id, _MAX_CHARS)
+    if event.tenant_id is not None:
+        ids["tenant_id"] = shorten(event.tenant_id, _MAX_CHARS)
+    if event.customer_id is not None:
+        ids["customer_id"] = shorten(event.customer_id, _MAX_CHARS)
+    if event.sip_call_id is not None:
+        ids["sip_call_id"] = shorten(event.sip_call_id, _MAX_CHARS)
+    return ids
 
 
 def _shorten(text: str | None) -> str | None:
     return None if text is None else shorten(text, _MAX_CHARS)
 
 
-def _describe_error(call: ToolCall, result: ToolResult) -> dict[str, Any] | None:
+def _describe_error(call: ToolCall, failure: Failure) -> dict[str, Any]:
     """Describe a failure without its message, which is written for the model and may quote the arguments."""
-    failure = result.error
-    if failure is None:
-        return None
     if failure.code == "tool_not_found":
         return ToolNotFoundError(call.name).to_log_dict()
     return {"code": shorten(failure.code), "retryable": failure.retryable}

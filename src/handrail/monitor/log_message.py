@@ -15,6 +15,9 @@ from handrail.core.text import compact_json
 
 NAME: Final = f"{HANDRAIL}.events"
 
+_SUMMARIZED: Final = ("tool", "provider", "outcome", "stop_reason", "reason")
+"""The fields that a summary has first."""
+
 
 class LogMessage(Struct, frozen=True, kw_only=True):
     """The message of a log record; as text, a summary and the fields as JSON."""
@@ -30,16 +33,16 @@ class LogMessage(Struct, frozen=True, kw_only=True):
 def summarize_event(event: str, fields: Mapping[str, Any]) -> str:
     """Summarize an event in a few words: `call finished: pay, permission_denied, 1.5 ms`."""
     error: Any = fields.get("error")
-    code = cast(Mapping[str, Any], error).get("code") if isinstance(error, Mapping) else error
-    outcome = code or ("ok" if fields.get("ok") is True else None)
-    duration = fields.get("duration_ms")
-    parts = (
-        *(fields.get(name) for name in ("tool", "provider", "outcome", "stop_reason", "reason")),
-        outcome,
-        None if duration is None else f"{duration} ms",
-    )
-    details = ", ".join(str(part) for part in parts if part)
-    return event.replace("_", " ") + (f": {details}" if details else "")
+    details = [str(part) for name in _SUMMARIZED if (part := fields.get(name))]
+    if error is None:
+        if fields.get("ok") is True:
+            details.append("ok")
+    elif code := cast(Mapping[str, Any], error).get("code") if isinstance(error, Mapping) else error:
+        details.append(str(code))
+    if (duration := fields.get("duration_ms")) is not None:
+        details.append(f"{duration} ms")
+    words = event.replace("_", " ")
+    return f"{words}: {', '.join(details)}" if details else words
 
 
 _STANDARD_FIELDS: Final = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
@@ -57,7 +60,7 @@ class JsonFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Format a record."""
-        at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        at = f"{datetime.fromtimestamp(record.created, UTC).isoformat(timespec='milliseconds')[:-6]}Z"
         line: dict[str, Any] = {"time": at, "level": record.levelname.lower(), "logger": record.name}
         own = {name: value for name, value in record.__dict__.items() if name not in _STANDARD_FIELDS}
         if record.name == NAME or isinstance(record.msg, LogMessage):

@@ -1,7 +1,7 @@
 """OpenTelemetry spans of turns, model calls and tool calls."""
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Span, TracerProvider
 
 _MAX_CHARS = 200
+_MAX_DESCRIBED = 1_000
+"""The most tools whose attributes are kept."""
 _NANOSECONDS = 1_000_000_000
 
 
@@ -83,6 +85,17 @@ class Traces:
         self._redactor = redactor or Redactor()
         self._calls: OpenCalls[_OpenSpan] = OpenCalls()
         self._turns: dict[str, Span] = {}
+        self._described: dict[str, tuple[str, dict[str, Any]]] = {}
+        """The name of the span of each tool, and the attributes that all its calls have."""
+        self._handlers: dict[type[Event], Callable[[Any], None]] = {
+            CallStarted: self._start_span,
+            CallFinished: self._finish_span,
+            CallCancelled: self._add_cancellation,
+            CallIgnored: self._drop_span,
+            TurnStarted: self._start_turn,
+            TurnFinished: self._finish_turn,
+            ModelCalled: self._add_model_span,
+        }
 
     @property
     def unfinished(self) -> int:
@@ -91,23 +104,9 @@ class Traces:
 
     def __call__(self, event: Event) -> None:
         """Start or end a span."""
-        match event:
-            case CallStarted():
-                self._start_span(event)
-            case CallFinished():
-                self._finish_span(event)
-            case CallCancelled():
-                self._add_cancellation(event)
-            case TurnStarted():
-                self._start_turn(event)
-            case TurnFinished():
-                self._finish_turn(event)
-            case ModelCalled():
-                self._add_model_span(event)
-            case CallIgnored() if event.reason == "already_executed":
-                self._end(self._calls.pop(event), event.at)
-            case _:
-                pass
+        handle = self._handlers.get(type(event))
+        if handle is not None:
+            handle(event)
 
     # Turns and model calls.
 
@@ -181,7 +180,8 @@ class Traces:
     # Tool calls.
 
     def _start_span(self, event: CallStarted) -> None:
-        self._end(self._calls.pop(event), event.at)  # It is no parent of its repetition.
+        if (repeated := self._calls.pop(event)) is not None:
+            self._end(repeated, event.at)  # It is no parent of its repetition.
         parent = self._find_parent(event.session_id)
         span = self._build_span(event, event.call, event.at, parent, started=True)
         if event.agent_id is not None:
@@ -197,8 +197,13 @@ class Traces:
             span = self._build_span(event, event.call, since, parent, started=False)
             open_span = _OpenSpan(span=span, parent=parent)
         try:
-            self._describe(open_span.span, event)
+            if open_span.span.is_recording():  # One that is not sampled has no attributes.
+                self._describe(open_span.span, event)
         finally:
+            self._end(open_span, event.at)
+
+    def _drop_span(self, event: CallIgnored) -> None:
+        if event.reason == "already_executed" and (open_span := self._calls.pop(event)) is not None:
             self._end(open_span, event.at)
 
     def _add_cancellation(self, event: CallCancelled) -> None:
@@ -208,29 +213,39 @@ class Traces:
             open_span.span.add_event(genai.CANCELLED, attributes, timestamp=int(event.at * _NANOSECONDS))
 
     def _build_span(self, event: Event, call: ToolCall, since: float, parent: "Context", *, started: bool) -> "Span":
-        name = self._redactor.name(call.name)
-        tool = self._tools.get(call.name)
-        attributes: dict[str, Any] = {
-            genai.OPERATION_NAME: genai.OPERATION,
-            genai.TOOL_NAME: name,
-            genai.TOOL_TYPE: genai.FUNCTION if tool is None or tool.source == "local" else genai.EXTENSION,
-            genai.CALL_ID: shorten(call.id, _MAX_CHARS),
-            genai.CONVERSATION_ID: shorten(event.session_id, _MAX_CHARS),
-            genai.STARTED: started,
-        }
-        if tool is not None:
-            attributes[genai.TOOL_DESCRIPTION] = tool.description
-        if self._agent_name is not None:
-            attributes[genai.AGENT_NAME] = self._agent_name
+        name, common = self._described.get(call.name) or self._describe_tool(call.name)
+        attributes = common.copy()
+        attributes[genai.CALL_ID] = shorten(call.id, _MAX_CHARS)
+        attributes[genai.CONVERSATION_ID] = shorten(event.session_id, _MAX_CHARS)
+        attributes[genai.STARTED] = started
         if event.tenant_id is not None:
             attributes[genai.TENANT_ID] = shorten(event.tenant_id, _MAX_CHARS)
         return self._tracer.start_span(
-            genai.SPAN.format(tool=name),
+            name,
             context=parent,
             kind=self._trace.SpanKind.INTERNAL,
             attributes=attributes,
             start_time=int(since * _NANOSECONDS),
         )
+
+    def _describe_tool(self, tool_name: str) -> tuple[str, dict[str, Any]]:
+        name = self._redactor.name(tool_name)
+        tool = self._tools.get(tool_name)
+        attributes: dict[str, Any] = {
+            genai.OPERATION_NAME: genai.OPERATION,
+            genai.TOOL_NAME: name,
+            genai.TOOL_TYPE: genai.FUNCTION if tool is None or tool.source == "local" else genai.EXTENSION,
+        }
+        if tool is not None:
+            attributes[genai.TOOL_DESCRIPTION] = tool.description
+        if self._agent_name is not None:
+            attributes[genai.AGENT_NAME] = self._agent_name
+        described = (genai.SPAN.format(tool=name), attributes)
+        if len(self._described) >= _MAX_DESCRIBED:  # A model can make up any number of names.
+            self._described.clear()
+        if len(tool_name) <= _MAX_CHARS:
+            self._described[tool_name] = described
+        return described
 
     def _describe(self, span: "Span", event: CallFinished) -> None:
         result, decision = event.result, event.decision
@@ -267,9 +282,7 @@ class Traces:
     def _shorten(self, text: str) -> str:
         return text if len(text) <= self._max_content_chars else f"{text[: self._max_content_chars]}…"
 
-    def _end(self, open_span: _OpenSpan | None, at: float) -> None:
-        if open_span is None:
-            return
+    def _end(self, open_span: _OpenSpan, at: float) -> None:
         open_span.span.end(end_time=int(at * _NANOSECONDS))
         if self._trace.get_current_span() is open_span.span:
             # Attached, not detached: the end may come in another context than the start.
