@@ -12,7 +12,7 @@ from handrail.core.redact import Redactor
 from handrail.core.values import Decision, Failure, ToolCall
 from handrail.errors import ToolNotFoundError, shorten
 from handrail.monitor.calls import CallCounter
-from handrail.monitor.log_message import NAME, LogMessage
+from handrail.monitor.log_message import NAME, STANDARD_FIELDS, LogMessage
 from handrail.monitor.phone_names import find_phone_names
 from handrail.monitor.severity import find_level
 from handrail.phone.events import PhoneCallEnded, ResultSpoken
@@ -27,6 +27,9 @@ _SEVERITIES: Final = {
 _IDS: Final = frozenset(("session_id", "tenant_id", "customer_id", "sip_call_id"))
 _CALL_FIELDS: Final = frozenset(("call_id", "response_id", "item_id", "tool", "guideline_ids"))
 """Names that say where an event belongs: none of its own fields has one of them, even if it belongs nowhere."""
+
+_TAKEN: Final = STANDARD_FIELDS | {"event"}
+"""Names of fields that a logger refuses."""
 
 _MAX_CHARS = 200
 """The most characters of a name or an id."""
@@ -58,6 +61,8 @@ class Log:
             phone_names: Write the events of an executor under the event names of phone agents.
         """
         self._logger = logger if logger is not None else logging.getLogger(NAME)
+        self._is_plain = type(self._logger).makeRecord is logging.Logger.makeRecord
+        """Whether the logger only copies the fields, after it has looked at each of them."""
         self._phone_names = phone_names
         self._redactor = redactor or Redactor()
         self._counter = CallCounter()
@@ -105,9 +110,15 @@ class Log:
 
     def _write(self, message: LogMessage) -> None:
         # Not `log()`, which looks for the place in the code: it is always this one.
-        extra = {"event": message.event, **message.fields}
-        record = self._logger.makeRecord(self._logger.name, message.level, __file__, 0, message, (), None, extra=extra)
-        self._logger.handle(record)
+        logger, fields = self._logger, message.fields
+        if self._is_plain and _TAKEN.isdisjoint(fields):
+            record = logger.makeRecord(logger.name, message.level, __file__, 0, message, (), None)
+            record.__dict__["event"] = message.event
+            record.__dict__.update(fields)
+        else:  # It says which field it refuses.
+            extra = {"event": message.event, **fields}
+            record = logger.makeRecord(logger.name, message.level, __file__, 0, message, (), None, extra=extra)
+        logger.handle(record)
 
     # One method for each type of event.
 

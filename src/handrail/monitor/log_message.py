@@ -34,18 +34,18 @@ def summarize_event(event: str, fields: Mapping[str, Any]) -> str:
     """Summarize an event in a few words: `call finished: pay, permission_denied, 1.5 ms`."""
     error: Any = fields.get("error")
     details = [str(part) for name in _SUMMARIZED if (part := fields.get(name))]
-    if error is None:
-        if fields.get("ok") is True:
-            details.append("ok")
-    elif code := cast(Mapping[str, Any], error).get("code") if isinstance(error, Mapping) else error:
+    code = cast(Mapping[str, Any], error).get("code") if error and isinstance(error, Mapping) else error
+    if code:
         details.append(str(code))
+    elif fields.get("ok") is True:
+        details.append("ok")
     if (duration := fields.get("duration_ms")) is not None:
         details.append(f"{duration} ms")
     words = event.replace("_", " ")
     return f"{words}: {', '.join(details)}" if details else words
 
 
-_STANDARD_FIELDS: Final = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
+STANDARD_FIELDS: Final = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
 
 
 class JsonFormatter(logging.Formatter):
@@ -62,7 +62,7 @@ class JsonFormatter(logging.Formatter):
         """Format a record."""
         at = f"{datetime.fromtimestamp(record.created, UTC).isoformat(timespec='milliseconds')[:-6]}Z"
         line: dict[str, Any] = {"time": at, "level": record.levelname.lower(), "logger": record.name}
-        own = {name: value for name, value in record.__dict__.items() if name not in _STANDARD_FIELDS}
+        own = {name: value for name, value in record.__dict__.items() if name not in STANDARD_FIELDS}
         if record.name == NAME or isinstance(record.msg, LogMessage):
             line["message"] = summarize_event(str(own.get("event", "")), own)
             line.update(own)

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 DURATION_BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 """The upper bounds of the histograms, in seconds."""
 
+_MAX_KEPT: Final = 10_000
+"""Pairs of a tool and a tenant whose metrics are found at once; a tenant may be any text."""
 _OUTCOMES: Final = ("succeeded", "failed", "refused", "cancelled")
 
 
@@ -90,6 +92,8 @@ class _Recorder:
         self._codes = LabelLimit(settings.max_codes)
         self._providers = LabelLimit(50)
         self._started: OpenCalls[bool] = OpenCalls()
+        self._succeeded: dict[tuple[str, str | None], tuple[Counter, Histogram]] = {}
+        """Where calls are counted that succeed, by tool and tenant as the event has them."""
         self._series: set[tuple[str, str]] = set()
         self._waiting: dict[str, float] = {}
         self._lock = threading.Lock()
@@ -160,11 +164,19 @@ class _Recorder:
         if has_started:
             self._running.dec()
         result = event.result
+        if result.error is None and not event.slow:
+            found = self._succeeded.get((event.call.name, event.tenant_id))
+            if found is not None:
+                found[0].inc()
+                found[1].observe(result.duration_ms / 1000)
+                return
         who = self._find_labels(find_tool_label(event.call, result), event.tenant_id)
         if event.slow:
             self._slow(*who).inc()
         if result.error is None:
             outcome = "succeeded"
+            if len(self._succeeded) < _MAX_KEPT:
+                self._succeeded[event.call.name, event.tenant_id] = (self._calls(*who, outcome), self._durations(*who))
         else:
             self._errors(*who, self._codes(result.error.code)).inc()
             is_cancelled = result.error.code == "cancelled"

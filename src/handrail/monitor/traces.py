@@ -76,6 +76,7 @@ class Traces:
             raise MissingExtraError("opentelemetry-api", extra="otel") from error
         self._context = context
         self._trace = trace
+        self._internal = trace.SpanKind.INTERNAL
         self._tracer = trace.get_tracer("handrail", tracer_provider=tracer_provider)
         self._tools = {tool.name: tool for tool in tools}
         self._agent_name = agent_name
@@ -123,7 +124,7 @@ class Traces:
         self._turns[event.session_id] = self._tracer.start_span(
             name,
             context=self._context.get_current(),
-            kind=self._trace.SpanKind.INTERNAL,
+            kind=self._internal,
             attributes=attributes | self._describe_session(event, event.customer_id),
             start_time=int(event.at * _NANOSECONDS),
         )
@@ -223,7 +224,7 @@ class Traces:
         return self._tracer.start_span(
             name,
             context=parent,
-            kind=self._trace.SpanKind.INTERNAL,
+            kind=self._internal,
             attributes=attributes,
             start_time=int(since * _NANOSECONDS),
         )
@@ -249,12 +250,15 @@ class Traces:
 
     def _describe(self, span: "Span", event: CallFinished) -> None:
         result, decision = event.result, event.decision
+        attributes: dict[str, Any] = {}
         if event.slow:
-            span.set_attribute(genai.SLOW, True)
+            attributes[genai.SLOW] = True
         if decision is not None:
-            span.set_attribute(genai.DECISION, decision.action)
-            span.set_attribute(genai.RULE, self._redactor.name(decision.rule))
-            span.set_attribute(genai.SOURCE, self._redactor.name(decision.source))
+            attributes[genai.DECISION] = decision.action
+            attributes[genai.RULE] = self._redactor.name(decision.rule)
+            attributes[genai.SOURCE] = self._redactor.name(decision.source)
+        if attributes:
+            span.set_attributes(attributes)
         if result.error is not None:
             # Not the message: it is written for the model and may quote the arguments.
             code = shorten(result.error.code)
