@@ -1,4 +1,4 @@
-"""Each promise of the four source documents, and of the gateway, as one line of data with an id.
+"""Each promise of the four source documents, of the gateway, and of durable calls, as one line of data with an id.
 
 A test that proves a promise says so: `@pytest.mark.proves("TC-12")`; `tests/repository/test_requirements.py` holds the two
 together. The text says what Handrail does, which is the right thing where a document is wrong; the `-D` ids are those
@@ -12,7 +12,7 @@ places, numbered as in the list of known defects. An id is never used again for 
 from dataclasses import KW_ONLY, dataclass
 from typing import Literal
 
-Source = Literal["harness", "phone", "guided", "toolcall", "gateway", "defect"]
+Source = Literal["harness", "phone", "guided", "toolcall", "gateway", "durable", "defect"]
 Subject = Literal["executor", "providers and conversation", "phone", "guided", "sources", "service"]
 
 
@@ -402,6 +402,19 @@ GATEWAY = (
     R("GW-17", "gateway", "`handrail why` says of a call which rule, person or entry decided it, and tells nothing about another tenant's."),
 )
 
+DURABLE = (
+    R("DU-01", "durable", "A stored call whose worker is killed or frozen gets an answer from another one, and the answer is true."),
+    R("DU-02", "durable", "However often workers are killed and frozen, no call takes effect twice; an idempotency key counts once."),
+    R("DU-03", "durable", "Of two owners of a stored call one has it: the other one changes nothing, whatever it does and in whatever order."),
+    R("DU-04", "durable", "One id that is delivered a hundred times runs once, and one without a row is dropped."),
+    R("DU-05", "durable", "A stored call that was changed by hand is refused."),
+    R("DU-06", "durable", "A call that somebody has to agree to holds no worker; their answer queues it or ends it."),
+    R("DU-07", "durable", "A worker checks denials again and asks nobody again."),
+    R("DU-08", "durable", "Tenants take turns, however many calls one of them has queued."),
+    R("DU-09", "durable", "A call whose tool no worker has stays stored, is reported as such, and runs once one has it."),
+    R("DU-10", "durable", "`Doubt`, the audit and `handrail why` name the worker of a stored call, its attempts, and each takeover with both owners."),
+)
+
 # fmt: on
 
 REQUIREMENTS: tuple[Requirement, ...] = (
@@ -414,4 +427,5 @@ REQUIREMENTS: tuple[Requirement, ...] = (
     *TOOLCALL,
     *TOOLCALL_DEFECTS,
     *GATEWAY,
+    *DURABLE,
 )

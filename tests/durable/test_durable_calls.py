@@ -157,6 +157,7 @@ async def test_what_is_refused_at_once_is_not_stored(bank: Bank) -> None:
     assert await bank.list_rows() == []
 
 
+@pytest.mark.proves("DU-06")
 async def test_an_operator_approves_a_parked_call_and_a_worker_runs_it(bank: Bank) -> None:
     executor = bank.start(policy=Policy([Rule.ask("pay", by="operator")]))
 
@@ -191,6 +192,7 @@ async def test_a_run_that_needs_an_operator_is_parked_too(bank: Bank) -> None:
     assert "R-2" in result.for_model()
 
 
+@pytest.mark.proves("DU-06")
 async def test_a_denied_call_ends(bank: Bank) -> None:
     executor = bank.start(policy=Policy([Rule.ask("pay", by="operator")]))
 
@@ -236,6 +238,7 @@ async def test_an_approval_that_expires_ends_its_call(bank: Bank) -> None:
     assert "expired" in result.for_model()
 
 
+@pytest.mark.proves("DU-07")
 async def test_what_is_denied_when_it_is_delivered_does_not_run(bank: Bank) -> None:
     assert await bank.start().submit(PAYMENT, ANN) is None
     closed = bank.start(policy=Policy([Rule.deny("pay", reason="closed")]))
@@ -246,6 +249,7 @@ async def test_what_is_denied_when_it_is_delivered_does_not_run(bank: Bank) -> N
     assert (code_of(result), bank.paid) == ("permission_denied", [])
 
 
+@pytest.mark.proves("DU-07")
 async def test_a_worker_asks_nobody_again(bank: Bank) -> None:
     assert await bank.start().submit(PAYMENT, ANN) is None
     asking = bank.start(policy=Policy([Rule.ask("pay", by="operator")]))
@@ -277,6 +281,7 @@ async def test_a_call_that_was_done_is_not_stored_again(bank: Bank) -> None:
     assert (again.origin, again.ok) == ("replayed", True)
 
 
+@pytest.mark.proves("DU-05")
 async def test_a_row_that_was_changed_by_hand_is_refused(bank: Bank) -> None:
     executor = bank.start()
     assert await executor.submit(PAYMENT, ANN) is None
@@ -296,6 +301,7 @@ async def test_a_row_that_was_changed_by_hand_is_refused(bank: Bank) -> None:
     assert (code_of(result), bank.paid) == ("permission_denied", [])
 
 
+@pytest.mark.proves("DU-04")
 async def test_one_id_sent_a_hundred_times_runs_once(bank: Bank) -> None:
     heard = Heard()
     executor = bank.start(listeners=[heard])
@@ -311,6 +317,7 @@ async def test_one_id_sent_a_hundred_times_runs_once(bank: Bank) -> None:
     assert len(heard.of(CallFinished)) == 1
 
 
+@pytest.mark.proves("DU-04")
 async def test_an_id_without_a_row_is_dropped(bank: Bank) -> None:
     executor = bank.start()
     async with working(executor):
@@ -379,6 +386,7 @@ async def test_a_full_queue_refuses_and_says_when_to_try_again(bank: Bank) -> No
     assert other is None
 
 
+@pytest.mark.proves("DU-08")
 async def test_tenants_take_turns(bank: Bank) -> None:
     executor = bank.start()
     for number in range(20):
@@ -393,6 +401,7 @@ async def test_tenants_take_turns(bank: Bank) -> None:
     assert [invoice for invoice, _ in bank.paid].index("small") <= 1
 
 
+@pytest.mark.proves("DU-09")
 async def test_a_worker_without_the_definition_leaves_the_call_and_says_so(bank: Bank) -> None:
     timeouts = Timeouts(unserved_after=0.05)
     executor = bank.start(timeouts=timeouts)
