@@ -149,7 +149,8 @@ async def test_effects_of_nobody_are_reported_once_where_the_ledger_outlives_the
     ) as executor:
         for session_id in ("s-1", "s-2"):
             call = ToolCall(id="c-1", name="pay", arguments_json='{"amount": 5}')
-            await executor.run(call, ToolContext(session_id=session_id, customer_id=customer_id))
+            result = await executor.run(call, ToolContext(session_id=session_id, customer_id=customer_id))
+            assert result.ok or customer_id, result  # Of one customer it is one effect in both sessions.
 
     assert sum("runs without a customer" in record.message for record in caplog.records) == count
 
