@@ -4,10 +4,11 @@ It decides about permissions, so nothing is normalised but white space. `core/wo
 """
 
 import math
-import re
 from collections.abc import Iterator, Sequence
 from decimal import Decimal
 from typing import Any, Final, Literal, TypeAlias, cast
+
+from handrail.core.patterns import LazyPattern
 
 DecimalMark: TypeAlias = Literal[".", ","]
 ExactNumber: TypeAlias = int | Decimal
@@ -25,21 +26,21 @@ _MAX_DIGITS: Final = 60
 _MAX_GROUP: Final = 5
 """Characters of the first digits of a number whose digits are grouped by spaces, with a sign and a currency."""
 _CURRENCY: Final = "$€£¥₣₤₦₩₪₫₭₮₱₲₴₵₸₹₺₽₾₿¢"
-_PLAIN: Final = re.compile(r"-?[0-9]+(?:\.[0-9]+)?")
-_AMBIGUOUS: Final = re.compile(r"-?[1-9][0-9]{0,2}\.[0-9]{3}")
+_PLAIN: Final = LazyPattern(r"-?[0-9]+(?:\.[0-9]+)?")
+_AMBIGUOUS: Final = LazyPattern(r"-?[1-9][0-9]{0,2}\.[0-9]{3}")
 """1.200 is 1.2 in one country, and 1200 in the next."""
 _WRITTEN: Final = {
-    ".": re.compile(r"-?(?:[0-9]+|[1-9][0-9]{0,2}(?:,[0-9]{3})+)(?:\.[0-9]+)?"),
-    ",": re.compile(r"-?(?:[0-9]+|[1-9][0-9]{0,2}(?:\.[0-9]{3})+)(?:,[0-9]+)?"),
+    ".": LazyPattern(r"-?(?:[0-9]+|[1-9][0-9]{0,2}(?:,[0-9]{3})+)(?:\.[0-9]+)?"),
+    ",": LazyPattern(r"-?(?:[0-9]+|[1-9][0-9]{0,2}(?:\.[0-9]{3})+)(?:,[0-9]+)?"),
 }
-_ODD_SPACE: Final = re.compile(r"[^\S \t\r\n]")
+_ODD_SPACE: Final = LazyPattern(r"[^\S \t\r\n]")
 
 
 def is_searchable(value: str) -> bool:
     """Whether a text can stand in another text at all: three letters or digits, and edges that are those of words."""
     if not value or value[0] in AROUND or value[-1] in AROUND or value[0].isspace() or value[-1].isspace():
         return False
-    if _ODD_SPACE.search(value) is not None:  # A value with a space that only looks like one is another value.
+    if _ODD_SPACE.compiled.search(value) is not None:  # A value with a space that only looks like one is another value.
         return False
     count = 0
     for char in value:
@@ -89,10 +90,10 @@ def read_number(word: str, decimal: DecimalMark | None) -> ExactNumber | None:
     elif word[-1:] in _CURRENCY and word:
         word = word[:-1]
     if decimal is None:
-        if _PLAIN.fullmatch(word) is None or _AMBIGUOUS.fullmatch(word) is not None:
+        if _PLAIN.compiled.fullmatch(word) is None or _AMBIGUOUS.compiled.fullmatch(word) is not None:
             return None
         return Decimal(word)
-    if _WRITTEN[decimal].fullmatch(word) is None:
+    if _WRITTEN[decimal].compiled.fullmatch(word) is None:
         return None
     group = "," if decimal == "." else "."
     return Decimal(word.replace(group, "").replace(decimal, "."))

@@ -1,6 +1,5 @@
 """`MediaPart`: an image, a sound or a file in the result of a tool."""
 
-import re
 from base64 import b64encode
 from collections.abc import Iterable
 from hashlib import sha256
@@ -8,12 +7,14 @@ from typing import Any, Final, Literal
 
 from msgspec import Struct, structs
 
+from handrail.core.patterns import LazyPattern
+
 MediaKind = Literal["image", "audio", "video", "file"]
 
 MAX_MEDIA_PARTS: Final = 20
 """How many parts the media of one result may have."""
-_MIME_TYPE: Final = re.compile(r"[A-Za-z0-9][\w!#$&^.+-]{0,126}/[A-Za-z0-9][\w!#$&^.+-]{0,126}")
-_TEXT: Final = re.compile(r"[^\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]{1,2000}")
+_MIME_TYPE: Final = LazyPattern(r"[A-Za-z0-9][\w!#$&^.+-]{0,126}/[A-Za-z0-9][\w!#$&^.+-]{0,126}")
+_TEXT: Final = LazyPattern(r"[^\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]{1,2000}")
 _UNKNOWN_TYPE: Final = "application/octet-stream"
 
 
@@ -38,7 +39,7 @@ class MediaPart(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False)
     """The SHA-256 of data that was omitted."""
 
     def __post_init__(self) -> None:
-        if not isinstance(self.mime_type, str) or not _MIME_TYPE.fullmatch(self.mime_type):  # pyright: ignore[reportUnnecessaryIsInstance]
+        if not isinstance(self.mime_type, str) or not _MIME_TYPE.compiled.fullmatch(self.mime_type):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ValueError(f"mime_type must be like 'image/png', got {self.mime_type!r}.")
         data = self.data
         if data is not None:
@@ -49,7 +50,7 @@ class MediaPart(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False)
             raise ValueError("a MediaPart needs data=… or uri=…, got neither.")
         for field in ("uri", "name"):
             text: object = getattr(self, field)
-            if text is not None and not (isinstance(text, str) and _TEXT.fullmatch(text)):
+            if text is not None and not (isinstance(text, str) and _TEXT.compiled.fullmatch(text)):
                 raise ValueError(f"{field} must be 1 to 2,000 characters without control characters, got {text!r}.")
 
     @property
@@ -98,7 +99,7 @@ class MediaPart(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False)
 def to_mime_type(text: str | None) -> str:
     """Normalize an untrusted MIME type: without parameters, and a generic one if it is not valid."""
     plain = (text or "").partition(";")[0].strip()
-    return plain if _MIME_TYPE.fullmatch(plain) else _UNKNOWN_TYPE
+    return plain if _MIME_TYPE.compiled.fullmatch(plain) else _UNKNOWN_TYPE
 
 
 def limit_media(media: Iterable[MediaPart], max_bytes: int, *, reason: str) -> tuple[MediaPart, ...]:

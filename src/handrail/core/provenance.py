@@ -6,7 +6,6 @@ is only kept, within limits, and searched when a person is told where a value wa
 
 import copy
 import json
-import re
 import unicodedata
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -25,6 +24,7 @@ from handrail.core.exact_words import (
     list_words,
     stands_in,
 )
+from handrail.core.patterns import LazyPattern
 from handrail.core.text import compact_json, encodable
 from handrail.core.values import ToolCall, ToolResult
 from handrail.errors import ConfigError
@@ -46,13 +46,13 @@ _MAX_SESSIONS: Final = 1_000
 _MIN_PIECE: Final = 3
 DROPPED_OUTPUT: Final = "(This result was removed after the reply that used it.)"
 """What a history has in the place of an output that was meant for one response."""
-_CUT: Final = re.compile(
+_CUT: Final = LazyPattern(
     r"\n\[Cut: [\d,]+ of [\d,]+ characters are shown\.(?: Call read_more with handle='([\w-]+)'[^\n]*)?\]\Z"
 )
-_PAGE_REST: Final = re.compile(r"\n\[[\d,]+ more characters: offset=\d+\]\Z")
-_PAGE_AFTER_END: Final = re.compile(r"\[The output ends at \d+\.\]")
-_PIECE: Final = re.compile(r"[^\W_]+")
-_NUMERAL: Final = re.compile(r"[0-9]+(?:\.[0-9]+)?")
+_PAGE_REST: Final = LazyPattern(r"\n\[[\d,]+ more characters: offset=\d+\]\Z")
+_PAGE_AFTER_END: Final = LazyPattern(r"\[The output ends at \d+\.\]")
+_PIECE: Final = LazyPattern(r"[^\W_]+")
+_NUMERAL: Final = LazyPattern(r"[0-9]+(?:\.[0-9]+)?")
 
 
 class SourceTool(Struct, frozen=True):
@@ -164,14 +164,14 @@ class _OwnArguments:
             value = arguments_json
         leaves = list(list_leaves(value, with_names=True))
         self._text = _fold("\n".join(map(str, leaves)))
-        self._pieces = frozenset(_PIECE.findall(self._text))
-        numbers = {Decimal(numeral) for numeral in _NUMERAL.findall(self._text) if len(numeral) < 100}
+        self._pieces = frozenset(_PIECE.compiled.findall(self._text))
+        numbers = {Decimal(numeral) for numeral in _NUMERAL.compiled.findall(self._text) if len(numeral) < 100}
         self._numbers = numbers.union(leaf for leaf in leaves if not isinstance(leaf, str))
 
     def have(self, value: str | ExactNumber) -> bool:
         if not isinstance(value, str):
             return value in self._numbers
-        pieces = _PIECE.findall(_fold(value))
+        pieces = _PIECE.compiled.findall(_fold(value))
         return all(piece in (self._text if len(piece) >= _MIN_PIECE else self._pieces) for piece in pieces)
 
 
@@ -476,7 +476,7 @@ class Provenance:
         arguments = call.arguments_json
         if tool.reads_more:
             tool, form, arguments, text = self._read_page(tool, form, arguments, text)
-        if (cut := _CUT.search(text)) is not None and form == "text":
+        if (cut := _CUT.compiled.search(text)) is not None and form == "text":
             text = _drop_partial_word(text[: cut.start()])
             # Data that was cut is no text: a field of it would be read as words.
             cut_form: OutputForm = "data" if text[:1] in ("{", "[") else "text"
@@ -505,10 +505,10 @@ class Provenance:
         except (ValueError, RecursionError, AttributeError):
             handle, offset = None, 0
         known = self._cut.get(handle) if isinstance(handle, str) else None
-        if known is None or _PAGE_AFTER_END.fullmatch(text):
+        if known is None or _PAGE_AFTER_END.compiled.fullmatch(text):
             return tool, form, arguments_json, text
         whose, form, arguments_json = known
-        if (rest := _PAGE_REST.search(text)) is not None:
+        if (rest := _PAGE_REST.compiled.search(text)) is not None:
             text = _drop_partial_word(text[: rest.start()])
         if offset != 0 and not text[:1].isspace():  # The word may have begun on the page before.
             text = text.split(None, 1)[1] if len(text.split(None, 1)) > 1 else ""

@@ -15,7 +15,8 @@ from msgspec import UNSET, Struct, structs
 from pydantic_core import from_json, to_jsonable_python
 
 from handrail.core.media import MediaPart
-from handrail.core.secret_patterns import MAX_PIECE, MIN_SECRET, LazyPattern, is_card, remove_secrets
+from handrail.core.patterns import LazyPattern
+from handrail.core.secret_patterns import MAX_PIECE, MIN_SECRET, is_card, remove_secrets
 from handrail.core.text import compact_json, encodable
 from handrail.errors import ConfigError, shorten
 

@@ -4,22 +4,13 @@ import re
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from functools import cache, cached_property
+from functools import cache
 from itertools import accumulate, compress
 from typing import Final
 
 from msgspec import Struct
 
-
-class LazyPattern:
-    """A regular expression that is compiled on first use, so that an import does not pay for it."""
-
-    def __init__(self, source: str) -> None:
-        self._source = source
-
-    @cached_property
-    def compiled(self) -> re.Pattern[str]:
-        return re.compile(self._source)
+from handrail.core.patterns import LazyPattern
 
 
 class SecretPattern(Struct, frozen=True, kw_only=True):

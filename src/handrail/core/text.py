@@ -11,6 +11,8 @@ from typing import Any, Final, cast
 import msgspec
 from pydantic_core import PydanticSerializationError, to_json, to_jsonable_python
 
+from handrail.core.patterns import LazyPattern
+
 
 def compact_json(value: Any) -> str:
     """Serialize a JSON-like value as compact JSON; raises `ValueError` for a value that has no JSON form.
@@ -47,7 +49,7 @@ def faithful_json(value: Any) -> str:
         raise ValueError(str(error)) from error
 
 
-_CONTROL: Final = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
+_CONTROL: Final = LazyPattern(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 _CANONICAL: Final = msgspec.json.Encoder(order="deterministic")
 
 
@@ -100,12 +102,12 @@ def normalize_numbers(text: str) -> str:
         return text
 
 
-_FRACTION: Final = re.compile(r"\d[.eE]")
+_FRACTION: Final = LazyPattern(r"\d[.eE]")
 
 
 def normalize_canonical(text: str) -> str:
     """`normalize_numbers` of text that has sorted keys and no spaces already: most has no number to change."""
-    return text if _FRACTION.search(text) is None else normalize_numbers(text)
+    return text if _FRACTION.compiled.search(text) is None else normalize_numbers(text)
 
 
 def is_same_json(text: str, other: str) -> bool:
@@ -128,12 +130,12 @@ def is_storable(text: str) -> bool:
 def escape_special_tokens(text: str) -> str:
     """Change what a model could read as a special token, such as `<|im_end|>`; drop all control characters but newlines
     and tabs."""
-    if _CONTROL.search(text):
-        text = _CONTROL.sub("", text)
+    if _CONTROL.compiled.search(text):
+        text = _CONTROL.compiled.sub("", text)
     return encodable(text).replace("<|", "< |")
 
 
-_INVISIBLE: Final = re.compile(
+_INVISIBLE: Final = LazyPattern(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u115f\u1160\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f"
     "\ufe00-\ufe0f\ufeff\ufff9-\ufffb\ud800-\udfff]|[\U000e0000-\U000e0fff]"
 )
@@ -142,7 +144,7 @@ _INVISIBLE: Final = re.compile(
 
 def escape_invisible(text: str) -> str:
     """A text for a person, with an escape such as `\\u202e` for whatever they would not see as it is."""
-    return _INVISIBLE.sub(_escape, text)
+    return _INVISIBLE.compiled.sub(_escape, text)
 
 
 def _escape(match: re.Match[str]) -> str:

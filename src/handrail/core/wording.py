@@ -10,15 +10,17 @@ from datetime import date, timedelta
 from decimal import Decimal, InvalidOperation
 from typing import Any, Final, cast
 
+from handrail.core.patterns import LazyPattern
+
 _CJK: Final = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff"
-_TOKEN: Final = re.compile(rf"[{_CJK}]|\d+(?:[.,]\d+)*|[^\W\d_{_CJK}]+(?:'[^\W\d_{_CJK}]+)*")
-_GROUPING: Final = re.compile(r"(?<=\d)[\u00a0\u202f'’ ](?=\d{3}(?!\d))")
-_GROUPED: Final = re.compile(r"\d{1,3}(?:[.,]\d{3})+")
-_NUMBER: Final = re.compile(r"\d+(?:[.,]\d+)*")
-_ISO_DATE: Final = re.compile(r"(\d{4})-(\d{1,2})-(\d{1,2})(?:[T ](\d{2}:\d{2}).*)?")
-_LOCAL_DATE: Final = re.compile(r"(\d{1,2})[-./](\d{1,2})[-./](\d{4})")
-_TIME: Final = re.compile(r"(\d{1,2}):(\d{2})(?::\d{2})?")
-_SPOKEN_TIME: Final = re.compile(r"(\d{1,2})(?:[:.h](\d{2}))?\s*(am|pm|a\.m\.|p\.m\.|h|uhr|o'clock)?")
+_TOKEN: Final = LazyPattern(rf"[{_CJK}]|\d+(?:[.,]\d+)*|[^\W\d_{_CJK}]+(?:'[^\W\d_{_CJK}]+)*")
+_GROUPING: Final = LazyPattern(r"(?<=\d)[\u00a0\u202f'’ ](?=\d{3}(?!\d))")
+_GROUPED: Final = LazyPattern(r"\d{1,3}(?:[.,]\d{3})+")
+_NUMBER: Final = LazyPattern(r"\d+(?:[.,]\d+)*")
+_ISO_DATE: Final = LazyPattern(r"(\d{4})-(\d{1,2})-(\d{1,2})(?:[T ](\d{2}:\d{2}).*)?")
+_LOCAL_DATE: Final = LazyPattern(r"(\d{1,2})[-./](\d{1,2})[-./](\d{4})")
+_TIME: Final = LazyPattern(r"(\d{1,2}):(\d{2})(?::\d{2})?")
+_SPOKEN_TIME: Final = LazyPattern(r"(\d{1,2})(?:[:.h](\d{2}))?\s*(am|pm|a\.m\.|p\.m\.|h|uhr|o'clock)?")
 _MIN_CODE: Final = 4
 """The shortest value with digits that is found in a text without regard to spaces, such as an account number."""
 
@@ -55,7 +57,7 @@ def split_words(text: str) -> list[str]:
     plain = unicodedata.normalize("NFKD", plain) if not plain.isascii() else plain
     # Only accents: the marks of Japanese syllables change what they mean.
     plain = unicodedata.normalize("NFC", "".join(char for char in plain if not "\u0300" <= char <= "\u036f"))
-    return _TOKEN.findall(plain.replace("_", " "))
+    return _TOKEN.compiled.findall(plain.replace("_", " "))
 
 
 def contains_words(text: str, quote: str) -> bool:
@@ -69,7 +71,7 @@ def contains_words(text: str, quote: str) -> bool:
 
 
 def _pad(text: str) -> str:
-    words = (re.sub("[.,]", "", word) if _GROUPED.fullmatch(word) else word for word in split_words(text))
+    words = (re.sub("[.,]", "", word) if _GROUPED.compiled.fullmatch(word) else word for word in split_words(text))
     return f" {' '.join(words)} "
 
 
@@ -93,13 +95,13 @@ def mentions_value(text: str, value: Any, *, today: date | None = None) -> bool:
 def _mentions_text(text: str, value: str, today: date | None) -> bool:
     if not split_words(value) or contains_words(text, value):
         return True
-    if (found := _ISO_DATE.fullmatch(value.strip())) is not None:
+    if (found := _ISO_DATE.compiled.fullmatch(value.strip())) is not None:
         is_day = _mentions_date(text, int(found[1]), int(found[2]), int(found[3]), today)
         return is_day and (found[4] is None or found[4] == "00:00" or _mentions_time(text, found[4]))
-    if (found := _LOCAL_DATE.fullmatch(value.strip())) is not None:  # Day first, or month first.
+    if (found := _LOCAL_DATE.compiled.fullmatch(value.strip())) is not None:  # Day first, or month first.
         first, second, year = int(found[1]), int(found[2]), int(found[3])
         return _mentions_date(text, year, second, first, today) or _mentions_date(text, year, first, second, today)
-    if _TIME.fullmatch(value.strip()) is not None:
+    if _TIME.compiled.fullmatch(value.strip()) is not None:
         return _mentions_time(text, value.strip())
     if _has_number(text, to_decimal(value)):
         return True
@@ -133,9 +135,9 @@ def to_decimal(value: Any) -> Decimal | None:
 
 def find_numbers(text: str) -> list[set[Decimal]]:
     """Find the numbers of a text, in digits or in English words, each with its readings: `1,500` is 1500 or 1.5."""
-    text = unicodedata.normalize("NFKC", _GROUPING.sub("", text))
+    text = unicodedata.normalize("NFKC", _GROUPING.compiled.sub("", text))
     found: list[set[Decimal]] = []
-    for match in _NUMBER.finditer(text):
+    for match in _NUMBER.compiled.finditer(text):
         readings = {number for reading in _read_digits(match[0]) if (number := to_decimal(reading)) is not None}
         scale = text[match.end() :].lstrip()[:8].casefold()
         factor = next((_SCALES[word] for word in _SCALES if re.match(rf"{word}\b", scale)), None)
@@ -162,7 +164,7 @@ def _read_digits(digits: str) -> Iterator[str]:
     if last < 0:
         yield digits
         return
-    if _GROUPED.fullmatch(digits):
+    if _GROUPED.compiled.fullmatch(digits):
         yield plain
     yield f"{re.sub(r'[.,]', '', digits[:last])}.{digits[last + 1 :]}"
 
@@ -184,13 +186,13 @@ def _find_spelled_numbers(words: Sequence[str]) -> Iterator[Decimal]:
 
 
 def _mentions_time(text: str, value: str) -> bool:
-    found = _TIME.match(value)
+    found = _TIME.compiled.match(value)
     assert found is not None
     wanted = (int(found[1]), int(found[2]))
     words = set(split_words(text))
     if (wanted == (12, 0) and "noon" in words) or (wanted == (0, 0) and "midnight" in words):
         return True
-    for spoken in _SPOKEN_TIME.finditer(text.casefold()):
+    for spoken in _SPOKEN_TIME.compiled.finditer(text.casefold()):
         hour, minute, half = int(spoken[1]), int(spoken[2] or 0), (spoken[3] or "").replace(".", "")
         if half in ("am", "pm"):
             hour = hour % 12 + (12 if half == "pm" else 0)

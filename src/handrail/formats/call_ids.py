@@ -7,10 +7,11 @@ from typing import Final
 
 from msgspec import structs
 
+from handrail.core.patterns import LazyPattern
 from handrail.core.values import ToolCall
 
 _UUID: Final = r"[0-9a-f]{8}-?(?:[0-9a-f]{4}-?){3}[0-9a-f]{12}"
-_RANDOM_FORMS: Final = re.compile(
+_RANDOM_FORMS: Final = LazyPattern(
     rf"""
     (?:[A-Za-z][A-Za-z0-9_.:-]*[_-])?{_UUID}                # vLLM, DeepSeek, Ollama and many others
     | (?:call|fc|ctc)_(?:\d+_)?(?:[A-Za-z0-9]{{24}}|[A-Za-z0-9]{{16}})   # OpenAI, in Realtime the shorter one
@@ -27,7 +28,7 @@ _MIN_DISTINCT_CHARS: Final = 8
 
 def is_random_id(call_id: str) -> bool:
     """Whether an id has a form that a provider is known to draw at random, and so does not repeat."""
-    if _RANDOM_FORMS.fullmatch(call_id) is None:
+    if _RANDOM_FORMS.compiled.fullmatch(call_id) is None:
         return False
     tail = re.split(r"[_-]", call_id, maxsplit=1)[-1]
     return len(set(tail)) >= _MIN_DISTINCT_CHARS and any(character.isdigit() for character in tail)

@@ -6,6 +6,8 @@ from typing import Final
 
 from msgspec import Struct
 
+from handrail.core.patterns import LazyPattern
+
 _IRREGULAR: Final = {
     "sent": "send", "paid": "pay", "bought": "buy", "made": "make", "withdrew": "withdraw", "withdrawn": "withdraw",
     "sold": "sell", "gave": "give", "given": "give", "took": "take", "taken": "take", "put": "put", "set": "set",
@@ -20,39 +22,39 @@ _VERBS: Final = (
     "|revok|save|schedul|sell|send|set|settl|ship|shut|sign|stop|submit|subscrib|suspend|switch|take|termin|transfer"
     "|unblock|unlock|unsubscrib|updat|upgrad|downgrad|upload|wir|withdraw|writ"
 )
-_BASE: Final = re.compile(rf"(?:{_VERBS})\w*")
-_CONDITIONAL: Final = re.compile(
+_BASE: Final = LazyPattern(rf"(?:{_VERBS})\w*")
+_CONDITIONAL: Final = LazyPattern(
     r"\b(if|once|when|whenever|as soon as|after you|before|until|unless|in case|assuming|provided|would you|do you"
     r"|shall|should)\b"
 )
-_OPEN: Final = re.compile(
+_OPEN: Final = LazyPattern(
     r"\b(not|never|no|nothing|none|neither|nor|cannot|can|could|will|would|may|might|must|need|needs|unable|without"
     r"|let me|yet|about to|going to|ready to|to be|like to|happy to|trying to|want|wants|try|please|fail|fails|failed"
     r"|pending|instead of|declined|refused|rejected|unsuccessful)\b|n't\b|'ll\b|'d\b"
 )
-_DONE: Final = re.compile(
+_DONE: Final = LazyPattern(
     r"\b(done|completed?|all set|taken care of|(?:went|gone|going) through|success|successful|successfully|finali[sz]ed"
     r"|sorted|on (?:its|their|the) way|in place|good to go|has left your account|executed|processed|is through)\b"
 )
-_PERSON: Final = re.compile(
+_PERSON: Final = LazyPattern(
     r"\b(?:i|we)(?:'ve| have)?(?: (?:now|just|already|also|successfully|since|gone ahead and|went ahead and|gladly|both"
     r"|have))*"
     r" (\w+)(?: ahead and (\w+))?"
 )
-_MANAGED: Final = re.compile(r"\b(?:i|we)(?:'ve| have)?(?: now| just)? (?:managed|got|was able|were able) to (\w+)")
-_PASSIVE: Final = re.compile(
+_MANAGED: Final = LazyPattern(r"\b(?:i|we)(?:'ve| have)?(?: now| just)? (?:managed|got|was able|were able) to (\w+)")
+_PASSIVE: Final = LazyPattern(
     r"(?:\b(?:has|have|had|was|were|is|are|been|got|gets|being)|'s|'re|'ve)"
     r"(?: (?:now|just|already|been|also|successfully|all|both|fully|being|officially|safely))*"
     r" (\w+)"
 )
-_BARE: Final = re.compile(
+_BARE: Final = LazyPattern(
     r"^(?:ok(?:ay)?|great|sure|perfect|alright|all right|yes|there)?[ ]?(?:successfully )?(\w+)\b"
 )
 _THING: Final = (
     r"(?:money|funds?|amount|payment|refund|transfer|receipt|confirmation|ticket|e-?mail|parcel|order|booking|card|it"
     r"|\d[\d.,]*)"
 )
-_INDIRECT: Final = re.compile(
+_INDIRECT: Final = LazyPattern(
     "|".join(
         (
             # What the other person has, or will see; "I will get it" is an intention.
@@ -76,27 +78,27 @@ _INDIRECT: Final = re.compile(
     )
 )
 """Says that an effect has happened without a verb for it."""
-_INDIRECT_OPEN: Final = re.compile(
+_INDIRECT_OPEN: Final = LazyPattern(
     r"\b(not|never|cannot|unable|could|would|may|might|yet|until|fail\w*|declined|rejected|refused|please|let me|needs?"
     r"|usually|normally|typically|always|last|yesterday|previous|earlier|tell me|would like|want)\b|n't\b"
 )
-_INDIRECT_CONDITIONAL: Final = re.compile(
+_INDIRECT_CONDITIONAL: Final = LazyPattern(
     r"\b(if|once|when|whenever|as soon as|after|before|unless|in case|assuming|provided|do you|shall i|should i)\b"
 )
-_UNDONE: Final = re.compile(
+_UNDONE: Final = LazyPattern(
     r"\b(not|cannot|can|could|would|may|might|need|needs|unable|yet|let me|ready to|happy to|like to|want|please|fail"
     r"|fails|failed|declined|refused|rejected|unsuccessful)\b|(?<!wo)n't\b|'d\b"
 )
 """Says that something is still open, or did not work."""
-_ACKNOWLEDGEMENT: Final = re.compile(
+_ACKNOWLEDGEMENT: Final = LazyPattern(
     r"(?:(?:ok(?:ay)?|sure|of course|certainly|gladly|thanks|thank you|hello|hi|got it|i see|i understand|understood"
     r"|sorry|i'm sorry|no problem|my pleasure|well|right|all right|alright|yes|great)[,! ]*)+"
 )
 """A sentence that only shows that the customer was heard."""
-_SENTENCE: Final = re.compile(
+_SENTENCE: Final = LazyPattern(
     r"[^.!?\u3002\uff01\uff1f\n]+(?:\.(?=\d)[^.!?\u3002\uff01\uff1f\n]+)*[.!?\u3002\uff01\uff1f]*"
 )
-_CLAUSE: Final = re.compile(r"[,;:–—()]|\bbut\b|\bso\b|\bhowever\b")
+_CLAUSE: Final = LazyPattern(r"[,;:–—()]|\bbut\b|\bso\b|\bhowever\b")
 _STOP: Final = frozenset(
     (
         "the", "and", "are", "can", "for", "from", "get", "has", "have", "into", "its", "one", "out", "their", "them",
@@ -156,7 +158,9 @@ def _is_false_claim(
     lowered = sentence.casefold().replace("’", "'")
     if lowered.rstrip(" \"'*)").endswith("?"):
         return False
-    kinds = [] if _CONDITIONAL.search(lowered) else list(map(_find_claim_kind, re.split(_CLAUSE, lowered)))
+    kinds = (
+        [] if _CONDITIONAL.compiled.search(lowered) else list(map(_find_claim_kind, _CLAUSE.compiled.split(lowered)))
+    )
     kinds.append(_find_indirect_kind(lowered))
     for how in filter(None, kinds):
         stems, words = {_stem(word) for word in _split_words(lowered)}, extract_value_words(lowered)
@@ -173,9 +177,9 @@ def _is_false_claim(
 def _is_other_effect(sentence: str, earlier: Sequence[Effect]) -> bool:
     """Whether a sentence claims an effect of an earlier turn with a number that the effect did not have."""
     lowered = sentence.casefold().replace("’", "'")
-    if not earlier or lowered.rstrip(" \"'*)").endswith("?") or _CONDITIONAL.search(lowered):
+    if not earlier or lowered.rstrip(" \"'*)").endswith("?") or _CONDITIONAL.compiled.search(lowered):
         return False
-    if all(_find_claim_kind(clause) is None for clause in re.split(_CLAUSE, lowered)):
+    if all(_find_claim_kind(clause) is None for clause in _CLAUSE.compiled.split(lowered)):
         return False
     stems = {_stem(word) for word in _split_words(lowered)}
     numbers = {word for word in extract_value_words(lowered) if word.isdigit()}
@@ -185,26 +189,26 @@ def _is_other_effect(sentence: str, earlier: Sequence[Effect]) -> bool:
 def _find_claim_kind(clause: str) -> str | None:
     """Find how a clause claims something: `person` (I sent it), `passive` (it was sent), `general` (it is done)."""
     clause = clause.strip()
-    if not clause or _OPEN.search(clause):
+    if not clause or _OPEN.compiled.search(clause):
         return None
-    if any(_BASE.match(found[1]) for found in _MANAGED.finditer(clause)):
+    if any(_BASE.compiled.match(found[1]) for found in _MANAGED.compiled.finditer(clause)):
         return "person"
-    if any(_is_past(word) for found in _PERSON.finditer(clause) for word in found.groups() if word):
+    if any(_is_past(word) for found in _PERSON.compiled.finditer(clause) for word in found.groups() if word):
         return "person"
-    if any(_is_past(found[1]) for found in _PASSIVE.finditer(clause)):
+    if any(_is_past(found[1]) for found in _PASSIVE.compiled.finditer(clause)):
         return "passive"
-    if _DONE.search(clause):
+    if _DONE.compiled.search(clause):
         return "general"
-    first = _BARE.match(clause)
+    first = _BARE.compiled.match(clause)
     return "passive" if first and _is_past(first[1]) else None
 
 
 def _find_indirect_kind(sentence: str) -> str | None:
     """Find whether a sentence says in other words that something has happened: `general` if it does."""
-    for clause in re.split(_CLAUSE, sentence):
-        found = None if _INDIRECT_OPEN.search(clause) else _INDIRECT.search(clause)
+    for clause in _CLAUSE.compiled.split(sentence):
+        found = None if _INDIRECT_OPEN.compiled.search(clause) else _INDIRECT.compiled.search(clause)
         # "After" belongs to a condition, unless it is part of the pattern: "the balance after the transfer".
-        if found is not None and not _INDIRECT_CONDITIONAL.search(sentence.replace(found[0], "")):
+        if found is not None and not _INDIRECT_CONDITIONAL.compiled.search(sentence.replace(found[0], "")):
             return "general"
     return None
 
@@ -216,9 +220,9 @@ def has_statements(text: str) -> bool:
     """
     return any(
         not lowered.rstrip(" \"'*)").endswith(("?", "\uff1f"))
-        and not _UNDONE.search(lowered)
-        and not _CONDITIONAL.search(lowered)
-        and not _ACKNOWLEDGEMENT.fullmatch(lowered.strip(" .!*\"'"))
+        and not _UNDONE.compiled.search(lowered)
+        and not _CONDITIONAL.compiled.search(lowered)
+        and not _ACKNOWLEDGEMENT.compiled.fullmatch(lowered.strip(" .!*\"'"))
         for lowered in (sentence.casefold().replace("’", "'") for sentence in _split_sentences(text))
     )
 
@@ -226,8 +230,8 @@ def has_statements(text: str) -> bool:
 def _is_past(word: str) -> bool:
     """Whether a word is the past form of a verb for an effect."""
     if word in _IRREGULAR:
-        return _BASE.match(_IRREGULAR[word]) is not None
-    return word.endswith("ed") and _BASE.match(word) is not None
+        return _BASE.compiled.match(_IRREGULAR[word]) is not None
+    return word.endswith("ed") and _BASE.compiled.match(word) is not None
 
 
 def extract_value_words(text: str) -> frozenset[str]:
@@ -236,7 +240,7 @@ def extract_value_words(text: str) -> frozenset[str]:
 
 
 def _split_sentences(text: str) -> Iterable[str]:
-    return (sentence.strip() for sentence in _SENTENCE.findall(text) if sentence.strip())
+    return (sentence.strip() for sentence in _SENTENCE.compiled.findall(text) if sentence.strip())
 
 
 def _split_words(text: str) -> list[str]:

@@ -9,6 +9,7 @@ from msgspec import Struct, structs
 from handrail.chat.conversation import PendingCall
 from handrail.core.locale_texts import load_locale
 from handrail.core.log import log
+from handrail.core.patterns import LazyPattern
 from handrail.core.redact import HIDDEN
 from handrail.core.text import compact_json, encodable, faithful_json
 from handrail.core.values import Approval, ToolCall, ToolResult
@@ -370,7 +371,7 @@ _SECRET_TYPE: Final = "**********"
 """How Pydantic writes a value of a secret type."""
 _MIN_MASKED = 8
 """The fewest characters of a value whose last four are shown."""
-_SEPARATORS: Final = re.compile(r"[;:\n\r\t()\"]|[^\S ]|[\x00-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2066-\u2069]")
+_SEPARATORS: Final = LazyPattern(r"[;:\n\r\t()\"]|[^\S ]|[\x00-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2066-\u2069]")
 
 
 def list_shown_arguments(pending: PendingCall, tool: GuidedTool | None) -> dict[str, Any]:
@@ -495,6 +496,6 @@ def format_value(value: Any, texts: Mapping[str, str] | None = None) -> str:
         return texts["value.none"]
     if isinstance(value, bool):
         return texts["value.true" if value else "value.false"]
-    if isinstance(value, str) and value.strip() == value and value and not _SEPARATORS.search(value):
+    if isinstance(value, str) and value.strip() == value and value and not _SEPARATORS.compiled.search(value):
         return value
     return compact_json(value)

@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeGuard, cast
 
+from handrail.core.patterns import LazyPattern
 from handrail.providers.embedded.spans import extract, extract_money, extract_numbers, find_kind, is_money
 
 MAX_TEXT_CHARS: Final = 200
@@ -16,9 +17,9 @@ MAX_NUMBER: Final = 10**12
 MAX_DEPTH: Final = 12
 FORMATS: Final = frozenset({"date", "date-time", "time", "email", "uuid"})
 BOUNDS: Final = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
-_PLAIN_PATTERN: Final = re.compile(r"(?:[^\\(]|\((?!\?)|\\[dws.\-+*?()\[\]{}|/^$])*")
-_WORD: Final = re.compile(r"[^\s\"“”„]+")
-_NAME: Final = re.compile(r"[\w-]+")
+_PLAIN_PATTERN: Final = LazyPattern(r"(?:[^\\(]|\((?!\?)|\\[dws.\-+*?()\[\]{}|/^$])*")
+_WORD: Final = LazyPattern(r"[^\s\"“”„]+")
+_NAME: Final = LazyPattern(r"[\w-]+")
 _MAX_WORDS: Final = 40
 _MAX_SPAN_WORDS: Final = 5
 
@@ -30,7 +31,7 @@ def build_decodable_schema(schema: Mapping[str, Any], *, copy_from: str | None =
 
 def extract_spans(text: str) -> list[str]:
     """List every sequence of a few words in the text, without surrounding punctuation, as possible values."""
-    words = list(_WORD.finditer(text))
+    words = list(_WORD.compiled.finditer(text))
     if len(words) > _MAX_WORDS:
         return []
     found: dict[str, None] = {}
@@ -50,8 +51,10 @@ def _strip_punctuation(run: str) -> str:
 
 def has_mention(text: str, values: Sequence[Any]) -> bool:
     """Whether one of the values occurs in the text as a whole word."""
-    words = f" {' '.join(_NAME.findall(text))} ".casefold()
-    return any(f" {' '.join(_NAME.findall(str(value)))} ".casefold() in words for value in values if value != "")
+    words = f" {' '.join(_NAME.compiled.findall(text))} ".casefold()
+    return any(
+        f" {' '.join(_NAME.compiled.findall(str(value)))} ".casefold() in words for value in values if value != ""
+    )
 
 
 class _Lowering:
@@ -187,7 +190,7 @@ class _Lowering:
         fitting = [span for span in self._spans if least <= len(span) <= most and _is_match(pattern, span)]
         if fitting:
             return {"enum": fitting}
-        if isinstance(pattern, str) and _PLAIN_PATTERN.fullmatch(pattern):
+        if isinstance(pattern, str) and _PLAIN_PATTERN.compiled.fullmatch(pattern):
             return {"type": "string", "pattern": pattern}  # Decoders support a pattern or lengths, not both.
         return {"type": "string", "minLength": least, "maxLength": max(least, most)}
 

@@ -6,18 +6,20 @@ from contextlib import suppress
 from datetime import date
 from typing import Any, Final, Literal
 
+from handrail.core.patterns import LazyPattern
+
 SpanKind = Literal["email", "url", "phone", "date", "id"]
 
-_EMAIL: Final = re.compile(r"[\w.+-]+@[\w-]+(?:\.[\w-]+)+")
-_URL: Final = re.compile(r"https?://[^\s<>\"“”]+", re.IGNORECASE)
-_PHONE: Final = re.compile(r"(?<![\w-])(?:\+|0)\d(?:[ ()/-]{0,2}\d){5,14}(?![\w-])")
-_ID: Final = re.compile(r"(?<![\w@./-])(?=[\w-]*\d)(?=[\w-]*[A-Za-z])\w+(?:-\w+)*(?![\w@-])")
-_DASHED: Final = re.compile(r"(?<![\w@./-])\w{2,}(?:-\w{2,})+(?![\w@-])")
+_EMAIL: Final = LazyPattern(r"[\w.+-]+@[\w-]+(?:\.[\w-]+)+")
+_URL: Final = LazyPattern(r"https?://[^\s<>\"“”]+", re.IGNORECASE)
+_PHONE: Final = LazyPattern(r"(?<![\w-])(?:\+|0)\d(?:[ ()/-]{0,2}\d){5,14}(?![\w-])")
+_ID: Final = LazyPattern(r"(?<![\w@./-])(?=[\w-]*\d)(?=[\w-]*[A-Za-z])\w+(?:-\w+)*(?![\w@-])")
+_DASHED: Final = LazyPattern(r"(?<![\w@./-])\w{2,}(?:-\w{2,})+(?![\w@-])")
 _MONTHS: Final = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _MONTH: Final = r"(?P<month>(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*)\.?"
 _DAY: Final = r"(?P<day>\d{1,2})(?:st|nd|rd|th|\.)?"
 _DATES: Final = tuple(
-    re.compile(rf"(?<![\w-]){pattern}(?![\w-])", re.IGNORECASE)
+    LazyPattern(rf"(?<![\w-]){pattern}(?![\w-])", re.IGNORECASE)
     for pattern in (
         r"(?P<year>\d{4})-(?P<month>\d{2})-(?P<day>\d{2})",
         r"(?P<day>\d{1,2})\.(?P<month>\d{1,2})\.(?P<year>\d{4})",
@@ -27,26 +29,26 @@ _DATES: Final = tuple(
 )
 _CURRENCY: Final = r"(?:euros?|eur|dollars?|usd|pounds?|gbp|francs?|chf|cents?)\b"
 _NUMBER: Final = r"\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:[.,]\d+)?"
-_MONEY: Final = re.compile(
+_MONEY: Final = LazyPattern(
     rf"[€$£]\s?(?P<before>{_NUMBER})|(?<![\w.,-])(?P<after>{_NUMBER})\s?(?:[€$£]|{_CURRENCY})", re.IGNORECASE
 )
-_PLAIN_NUMBER: Final = re.compile(rf"(?<![\w.,-])-?(?:{_NUMBER})(?![\w-])")
+_PLAIN_NUMBER: Final = LazyPattern(rf"(?<![\w.,-])-?(?:{_NUMBER})(?![\w-])")
 
-_NAMES: Final[tuple[tuple[SpanKind, re.Pattern[str]], ...]] = (
-    ("email", re.compile(r"e-?mail|(^|_)mail($|_)", re.IGNORECASE)),
-    ("url", re.compile(r"(^|_)(url|uri|link|href)($|_)", re.IGNORECASE)),
-    ("phone", re.compile(r"phone|mobile|(^|_)tel($|_)", re.IGNORECASE)),
-    ("id", re.compile(r"(^|_)(id|number|no|code|ref|reference|sku|host|hostname)$", re.IGNORECASE)),
+_NAMES: Final[tuple[tuple[SpanKind, LazyPattern], ...]] = (
+    ("email", LazyPattern(r"e-?mail|(^|_)mail($|_)", re.IGNORECASE)),
+    ("url", LazyPattern(r"(^|_)(url|uri|link|href)($|_)", re.IGNORECASE)),
+    ("phone", LazyPattern(r"phone|mobile|(^|_)tel($|_)", re.IGNORECASE)),
+    ("id", LazyPattern(r"(^|_)(id|number|no|code|ref|reference|sku|host|hostname)$", re.IGNORECASE)),
 )
 _FORMATS: Final[dict[str, SpanKind]] = {"email": "email", "uri": "url", "url": "url", "date": "date"}
-_MONEY_NAMES: Final = re.compile(r"amount|price|cost|money|euro|dollar|budget|fee", re.IGNORECASE)
+_MONEY_NAMES: Final = LazyPattern(r"amount|price|cost|money|euro|dollar|budget|fee", re.IGNORECASE)
 
-_REQUEST: Final = re.compile(
+_REQUEST: Final = LazyPattern(
     r"^\W*(?:(?:hi|hello|hey|ok|okay|yes|please|so|and|well)\W+)*"
     r"(?:(?:can|could|would|may)\b|will\s+you\b)",
     re.IGNORECASE,
 )
-_QUESTION: Final = re.compile(
+_QUESTION: Final = LazyPattern(
     r"^\W*(?:(?:hi|hello|hey|ok|okay|so|and|but|well)\W+)*"
     r"(?:did|do|does|was|were|is|are|has|have|had|when|why|who|whom|whose|how|what|which|where|should|shall)\b",
     re.IGNORECASE,
@@ -58,12 +60,12 @@ def find_kind(name: str, node: Mapping[str, Any]) -> SpanKind | None:
     declared = node.get("format")
     if isinstance(declared, str) and declared in _FORMATS:
         return _FORMATS[declared]
-    return next((kind for kind, pattern in _NAMES if pattern.search(name)), None)
+    return next((kind for kind, pattern in _NAMES if pattern.compiled.search(name)), None)
 
 
 def is_money(name: str, node: Mapping[str, Any]) -> bool:
     """Whether a number is an amount of money, by its name or its description."""
-    return _MONEY_NAMES.search(f"{name} {node.get('description', '')}") is not None
+    return _MONEY_NAMES.compiled.search(f"{name} {node.get('description', '')}") is not None
 
 
 def extract(kind: SpanKind, text: str) -> list[str]:
@@ -73,21 +75,21 @@ def extract(kind: SpanKind, text: str) -> list[str]:
 
 def extract_money(text: str) -> list[float]:
     """List the numbers that a currency stands beside."""
-    return [_to_number(found["before"] or found["after"]) for found in _MONEY.finditer(text)]
+    return [_to_number(found["before"] or found["after"]) for found in _MONEY.compiled.finditer(text)]
 
 
 def extract_numbers(text: str) -> list[float]:
     """List the numbers in a text that are part of no word, address, date or phone number."""
     for pattern in (_URL, _EMAIL, *_DATES, _PHONE):
-        text = pattern.sub(" ", text)
-    return [_to_number(found) for found in _PLAIN_NUMBER.findall(text)]
+        text = pattern.compiled.sub(" ", text)
+    return [_to_number(found) for found in _PLAIN_NUMBER.compiled.findall(text)]
 
 
 def is_request(message: str) -> bool:
     """Whether a message asks for something to be done, rather than a question such as "Did you refund it?"."""
-    if _REQUEST.search(message):
+    if _REQUEST.compiled.search(message):
         return True
-    return _QUESTION.search(message) is None and not message.rstrip().endswith("?")
+    return _QUESTION.compiled.search(message) is None and not message.rstrip().endswith("?")
 
 
 def _to_number(text: str) -> float:
@@ -97,12 +99,12 @@ def _to_number(text: str) -> float:
 
 
 def _extract_urls(text: str) -> list[str]:
-    return [found.rstrip(".,;:!?)]}'\"’") for found in _URL.findall(text)]
+    return [found.rstrip(".,;:!?)]}'\"’") for found in _URL.compiled.findall(text)]
 
 
 def _extract_dates(text: str) -> list[str]:
     found: list[tuple[int, str]] = []
-    for match in (match for pattern in _DATES for match in pattern.finditer(text)):
+    for match in (match for pattern in _DATES for match in pattern.compiled.finditer(text)):
         month = match["month"]
         number = int(month) if month.isdecimal() else _MONTHS.index(month[:3].lower()) + 1
         with suppress(ValueError):
@@ -113,14 +115,14 @@ def _extract_dates(text: str) -> list[str]:
 def _extract_ids(text: str) -> list[str]:
     """Words with letters and digits, such as `A-17`; if there are none, words with a hyphen."""
     for pattern in (_URL, _EMAIL, *_DATES, _PHONE):
-        text = pattern.sub(" ", text)
-    return _ID.findall(text) or _DASHED.findall(text)
+        text = pattern.compiled.sub(" ", text)
+    return _ID.compiled.findall(text) or _DASHED.compiled.findall(text)
 
 
 _EXTRACT: Final[dict[SpanKind, Callable[[str], list[str]]]] = {
-    "email": lambda text: [found.rstrip(".-") for found in _EMAIL.findall(text)],
+    "email": lambda text: [found.rstrip(".-") for found in _EMAIL.compiled.findall(text)],
     "url": _extract_urls,
-    "phone": lambda text: [found.strip() for found in _PHONE.findall(text)],
+    "phone": lambda text: [found.strip() for found in _PHONE.compiled.findall(text)],
     "date": _extract_dates,
     "id": _extract_ids,
 }
