@@ -28,11 +28,11 @@ def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return url
 
 
-async def send_payment(url: str) -> str:
+async def send_payment(url: str, call_id: str = "c-1") -> str:
     async with open_store(url, audit_values=True) as store:
         executor = Executor([pay], policy=Policy(asks="operator"), store=store)
         context = ToolContext(session_id="s-1", customer_id="ann\u202e", tenant_id="acme")
-        result = await executor.run(ToolCall(id="c-1", name="pay", arguments_json='{"amount": 5}'), context)
+        result = await executor.run(ToolCall(id=call_id, name="pay", arguments_json='{"amount": 5}'), context)
     return result.for_model()
 
 
@@ -76,6 +76,20 @@ def test_what_waits_is_listed_shown_approved_and_runs(url: str, capsys: pytest.C
     assert "customer ann\\u202e" in told
     assert len(told.splitlines()) <= 40  # One screen.
     assert main(["why", "s-1", "c-2"]) == 1
+    assert "`handrail audit --session SESSION`" in capsys.readouterr().err
+
+
+def test_why_names_the_calls_that_end_in_an_id_that_is_not_known(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for known in ("resp_1/call_0", "resp_2/call_0", "resp_2/call_1"):
+        asyncio.run(send_payment(url, call_id=known))
+    assert main(["why", "s-1", "call_0"]) == 1
+    told = capsys.readouterr().err
+    assert "'resp_2/call_0' or 'resp_1/call_0'?" in told
+    assert "call_1" not in told
+    assert main(["why", "s-2", "call_0"]) == 1
+    assert "resp_" not in capsys.readouterr().err
+    assert main(["why", "s-1", ""]) == 1
+    assert "did you mean" not in capsys.readouterr().err
 
 
 def test_a_denial_on_the_command_line_is_told_to_the_call(url: str, capsys: pytest.CaptureFixture[str]) -> None:
