@@ -40,6 +40,9 @@ _MAX_KNOWN = 10_000
 """Events that a claim wrote and that are not emitted yet; they are emitted right after it."""
 
 
+_APPROVAL_EVENTS = (ApprovalRequested, ApprovalDecided, ApprovalUsed)
+
+
 class ReservedRows:
     """Numbered rows of the audit that another transaction writes, and whether it did."""
 
@@ -125,9 +128,7 @@ class Audit:
             self._add(event)
 
     def _is_known_approval(self, event: Event) -> bool:
-        return isinstance(event, ApprovalRequested | ApprovalDecided | ApprovalUsed) and any(
-            event is known for known in self._approval_events
-        )
+        return isinstance(event, _APPROVAL_EVENTS) and any(event is known for known in self._approval_events)
 
     @asynccontextmanager
     async def reserve(self, *events: Event | None) -> AsyncGenerator[ReservedRows]:
@@ -164,7 +165,8 @@ class Audit:
     def _number(self, row: dict[str, Any], number: int | None = None) -> None:
         if number is None:
             number = self._free_numbers.pop() if self._free_numbers else next(self._numbers)
-        row |= {"writer": self._writer, "number": number}
+        row["writer"] = self._writer
+        row["number"] = number
 
     def record_purge(self, *, before: float, count: int, tenant_id: str | None = None) -> None:
         """Queue a row that says that rows older than `before` were deleted, of every tenant or of one."""
@@ -194,7 +196,8 @@ class Audit:
             self._loop.call_soon_threadsafe(self._wake)
 
     def _wake(self) -> None:
-        self._has_rows.set()
+        if not self._has_rows.is_set():
+            self._has_rows.set()
         if len(self._queue) >= self._batch_size:
             self._flush_now.set()
 

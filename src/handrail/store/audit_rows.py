@@ -7,7 +7,7 @@ from typing import Any, cast
 from msgspec import Struct
 from pydantic_core import from_json
 
-from handrail.core.events import Event, LogEvent
+from handrail.core.events import CallFinished, CallStarted, Event, LogEvent
 from handrail.core.redact import Redactor, cut_text, is_longer
 from handrail.core.secret_patterns import MAX_PIECE
 from handrail.core.values import Decision, ToolCall, ToolResult
@@ -119,7 +119,10 @@ class AuditRowBuilder:
         self._redactor = redactor
         self._values = values
         self._kinds: dict[type[Event], str] = {}
+        self._fields: dict[type[Event], tuple[str, ...]] = {}
         self._cache: dict[str, str] = {}
+        self._last_call: tuple[ToolCall | None, dict[str, Any]] = (None, {})
+        """The columns of the call that was seen last: most often it starts and finishes without another in between."""
 
     def build(self, event: Event) -> dict[str, Any]:
         """Build the row of an event, without its writer and number."""
@@ -128,8 +131,10 @@ class AuditRowBuilder:
         row["at"] = _to_finite(event.at) or 0.0
         row["kind"] = self._kinds.get(kind) or self._kinds.setdefault(kind, find_kind(kind))
         row["session_id"] = _shorten(event.session_id)
-        row["tenant_id"] = _shorten(event.tenant_id)
-        row["customer_id"] = _shorten(event.customer_id)
+        if event.tenant_id is not None:
+            row["tenant_id"] = _shorten(event.tenant_id)
+        if event.customer_id is not None:
+            row["customer_id"] = _shorten(event.customer_id)
         detail: dict[str, Any] = {}
         if event.sip_call_id is not None:
             detail["sip_call_id"] = _shorten(event.sip_call_id)
@@ -140,11 +145,25 @@ class AuditRowBuilder:
                 self._put_call(row, event.call)
             row["detail"] = detail or None
             return row
-        for name in kind.__struct_fields__:
-            if name not in _ENVELOPE:
+        if isinstance(event, CallFinished):  # These two as `_put` does it: every call has them.
+            self._put_call(row, event.call)
+            self._put_result(row, detail, event.result)
+            if event.decision is not None:
+                self._put_decision(row, event.decision)
+            detail["slow"] = event.slow
+        elif isinstance(event, CallStarted):
+            self._put_call(row, event.call)
+            if event.agent_id is not None:
+                detail["agent_id"] = self._redact_name(event.agent_id)
+            detail["dependencies"] = self._redact_names(event.dependencies) if event.dependencies else []
+        else:
+            for name in self._fields.get(kind) or self._find_fields(kind):
                 self._put(row, detail, name, getattr(event, name))
         row["detail"] = detail or None
         return row
+
+    def _find_fields(self, kind: type[Event]) -> tuple[str, ...]:
+        return self._fields.setdefault(kind, tuple(name for name in kind.__struct_fields__ if name not in _ENVELOPE))
 
     def _put(self, row: dict[str, Any], detail: dict[str, Any], name: str, value: Any) -> None:
         match value:
@@ -177,27 +196,39 @@ class AuditRowBuilder:
                 pass
 
     def _put_call(self, row: dict[str, Any], call: ToolCall) -> None:
-        row["call_id"] = self._redact_name(call.id)
-        row["tool"] = self._redact_name(call.name)
-        row["response_id"] = None if call.response_id is None else self._redact_name(call.response_id)
-        row["item_id"] = None if call.item_id is None else self._redact_name(call.item_id)
-        row["guideline_ids"] = self._redact_names(call.guideline_ids) or None
+        last, columns = self._last_call
+        if last is not call:
+            columns = self._describe_call(call)
+            if not self._values:  # Values are redacted again: something may be secret that was not before.
+                self._last_call = (call, columns)
+        row.update(columns)
+
+    def _describe_call(self, call: ToolCall) -> dict[str, Any]:
+        columns: dict[str, Any] = {
+            "call_id": self._redact_name(call.id),
+            "tool": self._redact_name(call.name),
+            "response_id": None if call.response_id is None else self._redact_name(call.response_id),
+            "item_id": None if call.item_id is None else self._redact_name(call.item_id),
+            "guideline_ids": (self._redact_names(call.guideline_ids) or None) if call.guideline_ids else None,
+        }
         try:
             arguments = from_json(call.arguments_json or "{}")
         except (ValueError, TypeError):  # The latter for half of a surrogate pair.
             arguments = None
         if isinstance(arguments, dict):
-            row["argument_keys"] = self._redact_names(cast(dict[str, Any], arguments))
+            columns["argument_keys"] = self._redact_names(cast(dict[str, Any], arguments))
         if self._values:
             is_text = arguments is None or len(call.arguments_json) > _MAX_VALUE_CHARS
-            row["arguments"] = self._redact_value(
+            columns["arguments"] = self._redact_value(
                 cut_text(call.arguments_json, _MAX_VALUE_CHARS) if is_text else arguments
             )
+        return columns
 
     def _put_result(self, row: dict[str, Any], detail: dict[str, Any], result: ToolResult) -> None:
         text = result.for_model()
         row["ok"] = result.ok
-        row["error"] = self._redact_name(result.error.code) if result.error else None
+        if result.error is not None:
+            row["error"] = self._redact_name(result.error.code)
         row["duration_ms"] = _to_finite(result.duration_ms)
         row["output_length"] = len(text)
         if result.origin != "run":
@@ -239,7 +270,9 @@ class AuditRowBuilder:
         known = self._cache.get(name)
         if known is None:
             known = to_storable(self._redactor.text(name[: 4 * _MAX_CHARS])[:_MAX_CHARS])
-            if len(self._cache) < _MAX_CACHED and len(name) <= _MAX_CHARS:
+            if len(self._cache) >= _MAX_CACHED:  # Ids of calls are among them: they would leave no room for names.
+                self._cache.clear()
+            if len(name) <= _MAX_CHARS:
                 self._cache[name] = known
         return known
 
@@ -247,8 +280,8 @@ class AuditRowBuilder:
         return [self._redact_name(str(name)) for name, _ in zip(names, range(_MAX_NAMES), strict=False)]
 
 
-def _shorten(text: str | None) -> str | None:
-    return None if text is None else to_storable(text[:_MAX_CHARS])
+def _shorten(text: str) -> str:
+    return to_storable(text[:_MAX_CHARS])
 
 
 def _to_finite(number: float) -> float | None:
