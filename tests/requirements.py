@@ -405,7 +405,7 @@ GATEWAY = (
 DURABLE = (
     R("DU-01", "durable", "A stored call whose worker is killed or frozen gets an answer from another one, and the answer is true."),
     R("DU-02", "durable", "However often workers are killed and frozen, no call takes effect twice; an idempotency key counts once."),
-    R("DU-03", "durable", "Of two owners of a stored call one has it: the other one changes nothing, whatever it does and in whatever order.", open="executor"),
+    R("DU-03", "durable", "Of two owners of a stored call one has it: the other one changes nothing, whatever it does and in whatever order."),
     R("DU-04", "durable", "One id that is delivered a hundred times runs once, and one without a row is dropped."),
     R("DU-05", "durable", "A stored call that was changed by hand is refused."),
     R("DU-06", "durable", "A call that somebody has to agree to holds no worker; their answer queues it or ends it."),

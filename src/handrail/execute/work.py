@@ -200,6 +200,13 @@ def can_replace(known: WorkItem, owner: str | None) -> bool:
     return known.state not in ("running", "waiting") or (owner is not None and known.owner == owner)
 
 
+def _keep(known: WorkItem | None, item: WorkItem) -> WorkItem:
+    """A call that is stored anew: it keeps how often it was taken, and who cancelled it."""
+    if known is None:
+        return item
+    return structs.replace(item, attempts=known.attempts, cancelled_at=known.cancelled_at)
+
+
 _LOOK: Final = 0.005
 """Seconds between two looks at a call in memory."""
 CLOSED: Final[dict[str, Any]] = {"call": None, "sent_call": None, "owner": None, "state": "done"}
@@ -233,12 +240,13 @@ class MemoryWork:
             )
             if queued >= max_queued:
                 return False
-        self._write(structs.replace(item, state="queued", queued_at=now, due_at=now))
+        self._write(structs.replace(_keep(known, item), state="queued", queued_at=now, due_at=now))
         return True
 
     async def hold(self, item: WorkItem, *, lease: float) -> None:
         known = self._items.get(item.ref)
         queued_at = None if known is None else known.queued_at
+        item = _keep(known, item)
         self._write(structs.replace(item, state="running", queued_at=queued_at, due_at=time.time() + lease))
 
     async def get(self, *, session_id: str, call_id: str) -> WorkItem | None:
@@ -286,7 +294,7 @@ class MemoryWork:
         if known is not None and not can_replace(known, item.owner):
             return known.state
         now = time.time()
-        parked = structs.replace(item, state="parked", owner=None, due_at=now + expires_in)
+        parked = structs.replace(_keep(known, item), state="parked", owner=None, due_at=now + expires_in)
         self._write(parked)
         asked = None if item.approval is None else await approvals.get(item.approval)
         if asked is None or asked.state == "pending" or not can_wake(asked.by, asked.state):
