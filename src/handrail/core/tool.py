@@ -22,7 +22,7 @@ from typing import (
     runtime_checkable,
 )
 
-from msgspec import structs
+from msgspec import Struct, structs
 from typing_extensions import TypeVar
 
 from handrail.core.context import ToolContext
@@ -67,8 +67,7 @@ class ToolLike(Protocol):
     def is_concurrency_safe(self) -> bool: ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ArgumentParsers:
+class ArgumentParsers(Struct, frozen=True, kw_only=True):
     """The parsers of one tool, of which its flags select one."""
 
     lenient: Callable[[str], Any]

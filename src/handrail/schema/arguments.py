@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Set
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from functools import partial
 from itertools import zip_longest
 from typing import Any, Final, cast
@@ -32,8 +32,7 @@ digests.
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Arguments:
+class Arguments(msgspec.Struct, frozen=True, kw_only=True):
     """What one tool accepts."""
 
     input_schema: dict[str, Any]

@@ -1,14 +1,14 @@
 """The size limits of a provider's strict mode."""
 
-from dataclasses import dataclass
 from typing import Any, cast
+
+from msgspec import Struct
 
 from handrail.schema.schema_nodes import NotRepresentable, get_types
 from handrail.schema.subschemas import Schema, iter_subschemas, map_children
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SchemaLimits:
+class SchemaLimits(Struct, frozen=True, kw_only=True):
     """The limits of one schema."""
 
     properties: int = 5_000

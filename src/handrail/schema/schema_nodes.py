@@ -1,8 +1,9 @@
 """Reading one node of a JSON Schema: references, unions, types, fixed values."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any, cast
+
+from msgspec import Struct, field
 
 from handrail.core.text import canonical_json
 from handrail.schema.subschemas import Schema, map_children
@@ -154,8 +155,7 @@ def _is_constant_default(child: Schema, root: Schema) -> bool:
     return "default" in child and get_fixed_values(resolve(child, root)) == [child["default"]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DisjointCheck:
+class DisjointCheck(Struct, frozen=True, kw_only=True):
     """Checks that two nodes have no value in common, where every property is sent and null may mean "omitted"."""
 
     root: Schema

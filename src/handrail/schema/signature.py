@@ -3,12 +3,12 @@
 import inspect
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from types import NoneType, SimpleNamespace, UnionType
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 import pydantic
+from msgspec import Struct
 from pydantic_core import SchemaError
 from typing_extensions import Doc, TypeAliasType
 
@@ -24,8 +24,7 @@ _UNUSABLE_KINDS = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Signature:
+class Signature(Struct, frozen=True, kw_only=True):
     """The parts of a function that make it a tool."""
 
     summary: str
@@ -246,8 +245,7 @@ def _describe_arguments(schema: dict[str, Any], fields: Mapping[str, Any], texts
             field.setdefault("description", texts[parameter])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ParsedDocstring:
+class ParsedDocstring(Struct, frozen=True, kw_only=True):
     """A parsed docstring."""
 
     summary: str

@@ -6,9 +6,10 @@ a reason.
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Any, Final, cast
+
+from msgspec import Struct, field
 
 from handrail.schema.limits import LIMITS, SchemaLimits, check_limits, is_recursive
 from handrail.schema.schema_nodes import (
@@ -50,8 +51,7 @@ _LOOKAROUND = re.compile(r"\(\?<?[=!]")
 _DEEPER_THAN_REGULAR = re.compile(r"\(\?<?[=!]|\(\?P=|\\[1-9]|\\[bB]")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Dialect:
+class Dialect(Struct, frozen=True, kw_only=True):
     """A provider's subset of JSON Schema for strict tools."""
 
     name: str
@@ -91,8 +91,7 @@ ANTHROPIC = Dialect(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lowered:
+class Lowered(Struct, frozen=True, kw_only=True):
     """A schema that a provider accepts, and the decoder of its arguments."""
 
     schema: Schema
@@ -129,8 +128,7 @@ def lower(schema: Mapping[str, Any], dialect: Dialect) -> Lowered:
     )
 
 
-@dataclass(slots=True, kw_only=True)
-class _Lowering:
+class _Lowering(Struct, kw_only=True):
     dialect: Dialect
     root: Schema
     lost: list[str] = field(default_factory=list[str])

@@ -2,8 +2,9 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any, cast
+
+from msgspec import Struct, field
 
 from handrail.errors import ToolArgsParseError
 from handrail.schema.arguments import refuse_ambiguous
@@ -37,8 +38,7 @@ def build_decoder(change: Callable[[Any], Any]) -> Callable[[str], str]:
     return decode
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StrictForm:
+class StrictForm(Struct, frozen=True, kw_only=True):
     """Compares and restores arguments in the form that one provider's strict mode gives them."""
 
     root: Schema

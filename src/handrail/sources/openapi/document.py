@@ -7,7 +7,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final, TypedDict, cast
 from urllib.parse import unquote, urldefrag, urljoin, urlsplit
-from urllib.request import url2pathname
 
 import msgspec
 
@@ -173,6 +172,8 @@ def as_node(value: Any) -> Node:
 
 def get_file_path(address: str) -> Path:
     """The path of a `file:` URL."""
+    from urllib.request import url2pathname  # noqa: PLC0415  # slow to import, and only documents in files need it
+
     return Path(url2pathname(urlsplit(address).path))
 
 
