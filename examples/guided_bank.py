@@ -60,7 +60,7 @@ async def block_card(
     return f"The {card} card is blocked."
 
 
-@tool(read_only=True)
+@tool(read_only=True)  # It changes nothing at the bank, and nobody should have to confirm that they want a person.
 async def call_a_person() -> ToolResult:
     """Hand the conversation to a person at the bank."""
     return ToolResult(output="A colleague takes over.", control=Control(mode="manual"))
