@@ -70,8 +70,12 @@ async def load_session(session_id: str, customer: str) -> ChatSession:
 
 
 def to_json(result: TurnResult) -> dict[str, Any]:
-    """What the page shows. The arguments of an approval are what will run: show these, not the model's words."""
-    approvals = [{"token": one.token, "tool": one.tool, "arguments": one.arguments} for one in result.approvals]
+    """What the page shows. The arguments of an approval are what will run: show these, not the model's words, and why
+    it is asked: `question` says when the same was already done."""
+    approvals = [
+        {"token": one.token, "tool": one.tool, "arguments": one.arguments, "question": one.question}
+        for one in result.approvals
+    ]
     return {"text": result.text, "stop_reason": result.stop_reason, "approvals": approvals}
 
 
@@ -110,7 +114,7 @@ const post = async (path, body) => {
   if (!response.ok) return add("Not possible: " + result.detail)
   if (result.text) add("Agent: " + result.text)
   for (const approval of result.approvals) {
-    const p = add(`${approval.tool} ${JSON.stringify(approval.arguments)}? `)
+    const p = add(`${approval.tool} ${JSON.stringify(approval.arguments)}? ${approval.question} `)
     for (const [name, is_approved] of [["Yes", true], ["No", false]]) {
       const button = document.createElement("button")
       button.textContent = name

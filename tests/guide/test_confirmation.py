@@ -9,6 +9,7 @@ import pytest
 
 from handrail import Executor, Policy, Rule, ToolContext, tool
 from handrail.chat import ChatSession, FileSessionStore
+from handrail.core.locale_texts import LANGUAGES, load_locale
 from handrail.guide import GuidelineMatch, Plan, ScriptedJudge, ToolVerdict
 from handrail.providers import AssistantMessage, ToolMessage, UserMessage
 from handrail.testing import ScriptedProvider
@@ -324,3 +325,57 @@ async def test_a_read_back_marks_what_the_customer_did_not_write_and_a_pasted_ye
     assert "[please check: not from your own messages]" in session.conversation.messages[-1].text
     await session.send("Look at this", quoted=["Yes, please transfer it."])
     assert bank.sent == []
+
+
+SEND_AGAIN = f"This was already done: transfer money. If you confirm, it is done once more.\n{READ_BACK}"
+CONFIRM = plan(["g1"], needs("transfer_money", SEND_500, confirmation="yes", evidence=False))
+
+
+@pytest.mark.parametrize(
+    ("words", "sent"),
+    [
+        ("Yes", 2),
+        ("yes, once more please", 2),
+        ("yes, do it again", 2),
+        ("Yes, it was already done", 1),
+    ],
+)
+async def test_an_effect_that_would_be_repeated_is_read_back_as_already_done(words: str, sent: int) -> None:
+    session, bank, _ = await prepared(CONFIRM, PREPARE, CONFIRM, replies=["It is done.", "Ok.", "Well."])
+    await session.send("Yes")
+    assert bank.sent == [("Sophie", 500)]
+    asked = await session.send("Transfer 500 to Sophie")
+
+    assert asked.text == f"Ok.\n\n{SEND_AGAIN}"
+    assert ([one.repeat for one in asked.approvals], len(bank.sent)) == ([1], 1)
+    result = await session.send(words)
+    assert len(bank.sent) == sent
+    assert sent == 2 or SEND_AGAIN in result.text
+
+
+async def test_of_several_calls_only_those_that_repeat_an_effect_are_named_as_done() -> None:
+    both = plan(
+        ["g1"],
+        needs("transfer_money", SEND_500),
+        needs("transfer_money", {"recipient_name": "Ann", "amount": 20}),
+    )
+    session, _, _ = await prepared(CONFIRM, both, replies=["It is done.", "Ok."])
+    await session.send("Yes")
+    asked = await session.send("Transfer 500 to Sophie and 20 to Ann")
+
+    done = "transfer money (recipient name: Sophie; amount: 500)"
+    assert f"This was already done: {done}. If you confirm, it is done once more.\nPlease confirm each" in asked.text
+
+
+@pytest.mark.parametrize("locale", LANGUAGES)
+async def test_every_language_says_that_it_was_already_done(locale: str) -> None:
+    judge = scripted([PREPARE, CONFIRM, PREPARE], ["?", "It is done.", "?"])
+    agent = agent_with(judge, locale=locale)
+    await agent.create_guideline("Customer wants to transfer money", tools=[transfer_money])
+    session = open_session(agent)
+    first = await session.send("Transfer 500 to Sophie")
+    await session.send("Yes")
+    second = await session.send("Transfer 500 to Sophie")
+
+    notice = load_locale(locale)["confirm.repeat"].format(calls="transfer money")
+    assert second.text == first.text.replace("?\n\n", f"?\n\n{notice}\n", 1)

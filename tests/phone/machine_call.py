@@ -45,13 +45,16 @@ class Call:
         """The instructions of the read-backs that were requested."""
         return [one.instructions for one in self.of(s.RequestResponse) if one.purpose == "read_back"]
 
-    def want(self, token: str = "t1", text: str = READ_BACK, values: tuple[Any, ...] = (50, "Ann")) -> None:
+    def want(
+        self, token: str = "t1", text: str = READ_BACK, values: tuple[Any, ...] = (50, "Ann"), notice: str = ""
+    ) -> None:
         """The model calls the tool, and the executor asks for the caller's approval."""
         number = next(self._numbers)
         response, call_id = f"r{number}", f"c{number}"
         self.feed(s.ResponseStarted(response_id=response))
         self.feed(s.ToolCalled(call=ToolCall(id=call_id, name="pay", response_id=response)))
-        self.feed(s.ToolFinished(call_id=call_id, output="ask", approval=token, read_back=text, values=values))
+        asked: dict[str, Any] = {"approval": token, "read_back": text, "values": values, "notice": notice}
+        self.feed(s.ToolFinished(call_id=call_id, output="ask", **asked))
         self.feed(s.OutputAdded(call_id=call_id))
         self.feed(s.ResponseFinished(response_id=response, status="completed", has_speech=False))
 

@@ -210,3 +210,75 @@ def test_the_numbers_of_a_tools_own_read_back_have_to_be_said_too() -> None:
     described = describe_call(builder.build_tools(acme()), "pay", {"amount": 50}, Texts())
 
     assert described.values == ("pay", "50")
+
+
+DONE = Texts()("read_back.repeat")
+
+
+@pytest.mark.parametrize(
+    ("words", "state"), [("Yes.", "yes"), ("Yes, once more please.", "yes"), ("Yes, it was already done.", "no")]
+)
+def test_a_caller_hears_first_that_it_was_already_done(words: str, state: str) -> None:
+    call = Call()
+    call.want(values=("already", "once", 50, "Ann"), notice=DONE)
+    assert f"{DONE}. {READ_BACK}" in call.asked[0]
+    call.speak("I am going to pay 50 euros to Ann, yes or no?")  # Not a word of it.
+    call.hear("Yes.")
+    assert call.state() == "no"
+    assert f"{DONE}. {READ_BACK}. Please answer yes or no." in call.asked[1]
+    call.speak(f"{DONE}. Pay 50 to Ann?")
+    call.hear(words)
+
+    assert call.state() == state
+
+
+def test_a_payment_that_is_wanted_twice_is_read_back_as_done() -> None:
+    paid: list[int] = []
+
+    @tool
+    async def pay(amount: int) -> str:
+        """Pay."""
+        paid.append(amount)
+        return "paid"
+
+    again = {"name": "pay", "args": {"amount": 50}}
+    once, twice = "pay: amount: 50, yes or no?", f"{DONE}: pay: amount: 50, yes or no?"
+    played = play(
+        {
+            "model": [
+                {"say": "Hello."},
+                {"calls": [{"id": "c1", **again}]},
+                {"say": once},
+                {"calls": [{"id": "c2", **again}]},
+                {"say": "Paid."},
+                {"calls": [{"id": "c3", **again}]},
+                {"say": twice},
+                {"calls": [{"id": "c4", **again}]},
+                {"say": "Paid again."},
+            ],
+            "caller": [
+                {"say": "Pay 50, please."},
+                {"say": "Yes."},
+                {"say": "Pay 50, please."},
+                {"say": "Yes."},
+                {"sleep": 30},
+            ],
+            "expect": [],
+        },
+        tools=[pay],
+        tenants=[acme(greeting="Hello.", transcription_model="gpt-4o-transcribe")],
+    )
+
+    asked = [event["response"].get("instructions", "") for event in played.report.client_events("response.create")]
+    assert [DONE in one for one in asked if "pay: amount: 50" in one] == [False, True]
+    assert paid == [50, 50]
+
+
+@pytest.mark.parametrize("locale", ["de", "en", "es", "fr", "it", "nl", "pt"])
+def test_every_language_says_that_a_call_is_repeated(locale: str) -> None:
+    texts = Texts(locale)
+    built = ToolBuilder().build_tools(acme())
+    once, again = (describe_call(built, "pay", {"amount": 50}, texts, repeats=repeats) for repeats in (False, True))
+
+    assert again.spoken == f"{texts('read_back.repeat')}. {once.spoken}"
+    assert len(again.values) > len(once.values)

@@ -28,10 +28,10 @@ def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return url
 
 
-async def send_payment(url: str, call_id: str = "c-1") -> str:
+async def send_payment(url: str, call_id: str = "c-1", turn: int = 0) -> str:
     async with open_store(url, audit_values=True) as store:
         executor = Executor([pay], policy=Policy(asks="operator"), store=store)
-        context = ToolContext(session_id="s-1", customer_id="ann\u202e", tenant_id="acme")
+        context = ToolContext(session_id="s-1", customer_id="ann\u202e", tenant_id="acme", turn=turn)
         result = await executor.run(ToolCall(id=call_id, name="pay", arguments_json='{"amount": 5}'), context)
     return result.for_model()
 
@@ -127,6 +127,18 @@ def test_the_database_is_that_of_the_gateway_file_here(
     (tmp_path / "gateway.yaml").write_text("store: [1]\n")
     assert main(["approvals", "list"]) == 1
     assert "gateway.yaml:1: store must be the URL of a database" in capsys.readouterr().err
+
+
+def test_the_line_of_an_approval_says_why_it_is_asked(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["approvals", "list", "--json"])
+    token = json.loads(capsys.readouterr().out)["token"]
+    main(["approvals", "approve", token, "--who", "bob"])
+    asyncio.run(send_payment(url))
+    asyncio.run(send_payment(url, call_id="c-2", turn=1))
+    capsys.readouterr()
+    assert main(["approvals", "list"]) == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    assert re.search(r'for operator  {"amount":5}  \(it was already done at .*; it must be wanted once more\)$', line)
 
 
 async def test_a_desktop_client_has_a_gateway_over_stdio(tmp_path: Path) -> None:

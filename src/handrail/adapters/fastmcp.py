@@ -170,7 +170,8 @@ class HandrailMiddleware(Middleware):
         state = json.dumps({_STATE: {"call_id": call_id, "wakes": wakes}, **pause})
         text = f"{pause['message']} Continue once it is decided."
         if self._customer_answers and pause.get("by") == "customer":
-            text = f"`{pause['tool']}` with {json.dumps(pause['arguments'], ensure_ascii=False)}: do you agree?"
+            why = f" ({pause['question']})" if pause.get("question") else ""
+            text = f"`{pause['tool']}` with {json.dumps(pause['arguments'], ensure_ascii=False)}: do you agree?{why}"
         question = mcp_types.ElicitRequest(
             params=mcp_types.ElicitRequestFormParams(
                 message=text, requested_schema={"type": "object", "properties": {}}

@@ -53,6 +53,7 @@ class HostResult(Struct, frozen=True, kw_only=True):
         return (
             described
             | {"token": approval.token, "by": approval.by, "arguments": dict(approval.arguments)}
+            | ({"question": approval.question} if approval.question else {})
             | ({"seen": dict(approval.seen)} if approval.seen else {})
         )
 

@@ -252,6 +252,7 @@ class _CustomerQuestion(AgentTask[Answer]):
         self._locale = locale
         self._action = approval.tool.replace("_", " ")
         asked = texts["confirm.one"].format(calls=self._action + (f" ({values})" if values else ""))
+        self._asked, self._repeats = asked, approval.repeat > 0
         self._text = f"{approval.question}. {asked}" if approval.question else asked
         self._times = 0
 
@@ -286,7 +287,10 @@ class _CustomerQuestion(AgentTask[Answer]):
                 words.append(text)
         if not words:
             return "unclear"
-        return read_answer(" ".join(words), locales=(self._locale,), shown=self._text, action=self._action)
+        # "Yes, it was already done" is no yes: only the call itself may be repeated.
+        return read_answer(
+            " ".join(words), locales=(self._locale,), shown=self._asked, action=self._action, repeats=self._repeats
+        )
 
 
 def _count_turns(context: RunContext[Any]) -> int:

@@ -55,7 +55,8 @@ async def _list(options: argparse.Namespace) -> int:
             continue
         who = f" by {approval.who}" if approval.who else ""
         line = f"{approval.token}  {format_time(approval.created_at)}  {_state(approval)}{who}  {approval.tool}"
-        print(escape_invisible(f"{line}  for {approval.by}  {compact_json(dict(approval.arguments))[:200]}"))
+        why = f"  ({approval.question})" if approval.question else ""
+        print(escape_invisible(f"{line}  for {approval.by}  {compact_json(dict(approval.arguments))[:200]}{why}"))
         for path, sentence in approval.seen.items():
             print(escape_invisible(f"    {path}: {sentence}"))
     print(f"{len(found)} approvals" if found else "nothing waits", file=sys.stderr)

@@ -194,7 +194,8 @@ class TerminalChat:
             return False
         what = f"{approval.tool}({format_arguments(approval.arguments)})"
         try:
-            answer = await self._read_line("allow?", f"{what}  y/N ")
+            why = f" ({approval.question})" if approval.question else ""
+            answer = await self._read_line("allow?", f"{what}{why}  y/N ")
         except KeyboardInterrupt:
             answer = None
         if answer is None:  # Quitting decides nothing: the approval stays open.

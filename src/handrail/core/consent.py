@@ -20,12 +20,15 @@ _KINDS: Final[tuple[_Kind, ...]] = ("filler", "yes", "limit", "no")
 _QUESTION: Final = re.compile("[?\uff1f]")
 
 
-def read_answer(text: str, *, locales: Iterable[str] = (), shown: str = "", action: str = "") -> Answer:
+def read_answer(
+    text: str, *, locales: Iterable[str] = (), shown: str = "", action: str = "", repeats: bool = False
+) -> Answer:
     """Read a person's answer to a question.
 
     `locales` are the languages that they may speak; all of them by default, and the one that knows most of the words
     counts. `shown` is what they were asked about: they may repeat its words and numbers. `action` names what would be
-    done, such as `cancel order`: only its words may sound like a refusal.
+    done, such as `cancel order`: only its words may sound like a refusal. With `repeats` it would be done
+    once more, and they may say so.
     """
     words = split_words(text)
     if not words:
@@ -34,7 +37,8 @@ def read_answer(text: str, *, locales: Iterable[str] = (), shown: str = "", acti
     is_other = _QUESTION.search(text) is not None or not repeats_numbers(text, shown)
     best: tuple[int, int, Answer] | None = None
     for locale in tuple(locales) or LANGUAGES:
-        kinds = list(_classify_words(words, _build_vocabulary(locale), shown_words, action_words))
+        again = frozenset(split_words(load_locale(locale)["consent.again"])) if repeats else frozenset[str]()
+        kinds = list(_classify_words(words, _build_vocabulary(locale), shown_words | again, action_words | again))
         answer = _decide(kinds)
         if answer == "yes" and is_other:
             answer = "unclear"

@@ -145,12 +145,13 @@ def find_objection(
 def _read_answer(text: str, waiting: PendingCall, lines: Mapping[str, str]) -> Answer:
     """Read the answer to one of the calls that were read back together: a yes names it, or all of them, or none."""
     line, action = lines[waiting.call.id], waiting.call.name
-    answer = read_answer(text, shown=line, action=action)
+    repeats = waiting.approval.repeat > 0
+    answer = read_answer(text, shown=line, action=action, repeats=repeats)
     if answer == "unclear" and len(lines) > 1:
         others = {word for call_id, other in lines.items() if call_id != waiting.call.id for word in split_words(other)}
         own = set(split_words(line)) - others
         if own & set(split_words(text)):  # It names this call, and another one as well.
-            return read_answer(text, shown="\n".join(lines.values()), action=action)
+            return read_answer(text, shown="\n".join(lines.values()), action=action, repeats=repeats)
     return answer
 
 

@@ -1,6 +1,7 @@
 """Writes the reply of a turn: a draft of the judge, checked for false claims, or a text that no model wrote."""
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import Any, Final, cast
 
@@ -433,14 +434,11 @@ def add_read_back(
     withdrawn: Sequence[str] = (),
 ) -> str:
     """Return the text, followed by the calls that were withdrawn, and by a question that reads back those that await
-    the customer's confirmation."""
+    the customer's confirmation; those that would be done once more are named before it."""
     texts = load_locale(locale)
     dropped = texts["confirm.withdrawn"].format(calls="; ".join(withdrawn)) if withdrawn else ""
-    lines = [
-        format_read_back(waiting, tools.get(waiting.call.name), locale)
-        for waiting in pending
-        if waiting.approval.by == "customer"
-    ]
+    asked = [waiting for waiting in pending if waiting.approval.by == "customer"]
+    lines = [format_read_back(waiting, tools.get(waiting.call.name), locale) for waiting in asked]
     if not lines:
         question = ""
     elif len(lines) == 1:
@@ -450,7 +448,20 @@ def add_read_back(
         question = (
             f"{texts['confirm.several']}\n{listed}\n{texts['confirm.both' if len(lines) == 2 else 'confirm.all']}"
         )
+    repeated = _list_repeated(asked, lines)
+    if repeated:
+        question = f"{texts['confirm.repeat'].format(calls='; '.join(repeated))}\n{question}"
     return "\n\n".join(filter(None, [text.strip(), dropped, question])) if dropped or question else text
+
+
+def _list_repeated(asked: Sequence[PendingCall], lines: Sequence[str]) -> list[str]:
+    """List the calls whose effect was done before: by their names, or as they are read back if others have the name."""
+    names = Counter(waiting.call.name for waiting in asked)
+    return [
+        line if names[waiting.call.name] > 1 else waiting.call.name.replace("_", " ")
+        for waiting, line in zip(asked, lines, strict=True)
+        if waiting.approval.repeat
+    ]
 
 
 def build_plain_reply(

@@ -7,7 +7,7 @@ then, all of it, has to be a yes.
 from collections.abc import Mapping
 from typing import Any, Final, Literal
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from handrail.core.consent import Answer as Reading
 from handrail.core.consent import read_answer
@@ -35,6 +35,13 @@ class ReadBack(Struct, frozen=True, kw_only=True):
     """What the agent has to have said."""
     action: str = ""
     """What would be done, in words: only they may sound like a refusal in a yes."""
+    notice: str = ""
+    """That it was done before, if it was: said first, and no part of what a yes may repeat."""
+
+    @property
+    def spoken(self) -> str:
+        """What is read to the caller."""
+        return f"{self.notice}. {self.text}" if self.notice else self.text
 
 
 class _Confirmation(Struct):
@@ -130,7 +137,8 @@ class Confirmations:
     def _read(self, confirmation: _Confirmation) -> Reading:
         said = [self._transcripts[item] for item in confirmation.items]
         words = ". ".join(text for text in said if text)
-        reading = read_answer(words, shown=confirmation.read_back.text, action=confirmation.read_back.action)
+        asked = confirmation.read_back
+        reading = read_answer(words, shown=asked.text, action=asked.action, repeats=bool(asked.notice))
         return "unclear" if reading == "yes" and None in said else reading
 
     def refuses(self, transcript: str | None) -> bool:
@@ -151,10 +159,10 @@ class Confirmations:
             return "yes"
         return "unknown" if confirmation.reading is None else "yes" if confirmation.reading == "yes" else "no"
 
-    def has_agreed_to(self, token: str, text: str) -> bool:
+    def has_agreed_to(self, token: str, spoken: str) -> bool:
         """Whether this is what the caller was asked about: hours and destinations may have changed since then."""
         confirmation = self._confirmations.get(token)
-        return confirmation is not None and confirmation.read_back.text == text
+        return confirmation is not None and confirmation.read_back.spoken == spoken
 
     def forget(self, token: str) -> None:
         """The approval was used, refused or given up."""
@@ -173,8 +181,22 @@ def is_listening_sound(transcript: str | None) -> bool:
     return any(read_answer(f"{yes}. {transcript}", locales=(language,)) == "yes" for language, yes in agreements)
 
 
-def describe_call(built: ToolBuildResult, name: str, arguments: Mapping[str, Any], texts: Texts) -> ReadBack:
-    """A call in the tenant's language: in the tool's own words, or as its name and its exact arguments."""
+def describe_call(
+    built: ToolBuildResult, name: str, arguments: Mapping[str, Any], texts: Texts, *, repeats: bool = False
+) -> ReadBack:
+    """A call in the tenant's language: in the tool's own words, or as its name and its exact arguments.
+
+    With `repeats`, it was done before, and the caller has to hear that first.
+    """
+    read_back = _describe_once(built, name, arguments, texts)
+    if not repeats:
+        return read_back
+    notice = texts("read_back.repeat")
+    said = tuple(filter(_has_to_be_said, split_words(notice)))
+    return structs.replace(read_back, notice=notice, values=(*said, *read_back.values))
+
+
+def _describe_once(built: ToolBuildResult, name: str, arguments: Mapping[str, Any], texts: Texts) -> ReadBack:
     own = built.read_backs.get(name)
     if own is not None:
         try:

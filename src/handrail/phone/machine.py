@@ -312,10 +312,12 @@ class CallMachine:
             return
         self.calls.answer(state, signal.output, is_silent=signal.is_silent, is_transient=signal.is_transient)
         if signal.approval is not None and not self._ending.is_under_way:
-            read_back = ReadBack(text=signal.read_back, values=signal.values, action=signal.action)
+            read_back = ReadBack(
+                text=signal.read_back, values=signal.values, action=signal.action, notice=signal.notice
+            )
             self.confirmations.add(signal.approval, read_back)
             self.confirmations.close(signal.approval)
-            instructions = self._texts("say.read_back", text=signal.read_back)
+            instructions = self._texts("say.read_back", text=read_back.spoken)
             self._speeches.add("read_back", instructions, token=signal.approval, covers=(signal.call_id,))
         if signal.hands_off:
             is_other = self.active is not None and self.active != state.call.response_id
@@ -395,7 +397,7 @@ class CallMachine:
         """Ask once more, in exactly our own words; after that the agent has to find another way."""
         read_back = self.confirmations.get_read_back(token)
         if read_back is not None:
-            question = self._texts("read_back.question", text=read_back.text)
+            question = self._texts("read_back.question", text=read_back.spoken)
             instructions = self._texts("say.exactly", text=question)
             self._speeches.add("read_back", instructions, token=token, covers=covers)
             return

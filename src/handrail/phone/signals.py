@@ -176,6 +176,8 @@ class ToolFinished(Signal, frozen=True, kw_only=True):
     """What the agent has to say of it."""
     action: str = ""
     """What would be done, in words."""
+    notice: str = ""
+    """That it was done before, if it was: the agent has to say that first."""
     hands_off: bool = False
     """A person takes over: the agent stops talking."""
     is_transient: bool = False

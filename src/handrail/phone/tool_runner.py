@@ -8,7 +8,7 @@ from msgspec import structs
 from handrail.core.context import ToolContext
 from handrail.core.events import CallIgnored
 from handrail.core.log import log
-from handrail.core.values import Failure, ToolCall, ToolResult
+from handrail.core.values import Approval, Failure, ToolCall, ToolResult
 from handrail.errors import ApprovalError
 from handrail.execute.executor import Executor
 from handrail.phone import signals as s
@@ -86,7 +86,7 @@ class ToolRunner:
                 hands_off=control is not None and control.mode == "manual",
                 is_transient=control is not None and control.lifespan == "response" and result.error is None,
             )
-        read_back = self._describe(call)
+        read_back = self._describe(call, approval)
         return s.ToolFinished(
             call_id=call.id,
             output=output,
@@ -94,11 +94,13 @@ class ToolRunner:
             read_back=read_back.text,
             values=read_back.values,
             action=read_back.action,
+            notice=read_back.notice,
         )
 
-    def _describe(self, call: ToolCall) -> ReadBack:
+    def _describe(self, call: ToolCall, approval: Approval) -> ReadBack:
         tool = self.executor.registry.get(call.name)
-        return describe_call(self._built, call.name, tool.dump(tool.parse(call.arguments_json)), self._texts)
+        given = tool.dump(tool.parse(call.arguments_json))
+        return describe_call(self._built, call.name, given, self._texts, repeats=approval.repeat > 0)
 
     # What became of an output.
 
@@ -152,7 +154,7 @@ class ToolRunner:
             pass
         if self._confirmations.state(token) != "yes":
             return
-        if not self._confirmations.has_agreed_to(token, self._describe(call).text):
+        if not self._confirmations.has_agreed_to(token, self._describe(call, approval).spoken):
             return
         self._confirmations.forget(token)
         try:
