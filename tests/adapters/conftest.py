@@ -14,6 +14,8 @@ HOSTS = {
     "test_livekit.py": "livekit",
     "test_google_adk.py": "google.adk",
     "test_claude_agent_sdk.py": "claude_agent_sdk",
+    "test_temporal.py": "temporalio",
+    "test_pgqueuer.py": "pgqueuer",
 }
 """Every framework that is not in the environment of the other tests."""
 

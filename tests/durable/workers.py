@@ -12,6 +12,7 @@ from handrail import Executor, Policy, Rule, ToolCall, ToolContext, tool
 from handrail.execute import Timeouts
 from handrail.execute.worker import Worker
 from handrail.store import SqlStore, open_store
+from tests.durable.engines import open_delivery
 
 ROOT = Path(__file__).parents[2]
 LEASE = 0.6
@@ -85,9 +86,9 @@ def build_call(name: str, invoice: str) -> ToolCall:
 CONTEXT = ToolContext[Any](session_id="s-1", customer_id="ann", turn=1)
 
 
-async def work(url: str, path: str, how: str, mode: str) -> None:
+async def work(url: str, path: str, how: str, mode: str, engine: str) -> None:
     """Run a worker until it is told to drain, or run one call here."""
-    async with open_store(url, audit_interval=0.05) as store:
+    async with open_delivery(engine) as delivery, open_store(url, audit_interval=0.05, delivery=delivery) as store:
         executor = build_executor(store, Effects(path), how)
         if mode != "worker":
             name, invoice = mode.split(":")
@@ -106,9 +107,11 @@ class WorkerProcess:
         self._process = process
 
     @classmethod
-    async def start(cls, url: str, effects: str, *, how: str = "-", mode: str = "worker") -> "WorkerProcess":
+    async def start(
+        cls, url: str, effects: str, *, how: str = "-", mode: str = "worker", engine: str = "-"
+    ) -> "WorkerProcess":
         environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
-        arguments = ("-m", "tests.durable.workers", url, effects, how, mode)
+        arguments = ("-m", "tests.durable.workers", url, effects, how, mode, engine)
         process = await asyncio.create_subprocess_exec(sys.executable, *arguments, stdout=PIPE, env=environment)
         return cls(process)
 
@@ -136,4 +139,4 @@ class WorkerProcess:
 
 
 if __name__ == "__main__":
-    asyncio.run(work(*sys.argv[1:5]))
+    asyncio.run(work(*sys.argv[1:6]))

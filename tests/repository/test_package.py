@@ -12,8 +12,11 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[2]
-HOSTS = {"pydantic-ai", "langchain", "openai-agents", "fastmcp", "livekit", "google-adk", "claude-agent-sdk"}
-"""The frameworks that there are adapters for."""
+HOSTS = {
+    *("pydantic-ai", "langchain", "openai-agents", "fastmcp", "livekit", "google-adk", "claude-agent-sdk"),
+    "temporal",
+}
+"""The frameworks and the engines that there are adapters for."""
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 

@@ -37,6 +37,7 @@ EXTRAS: Final[Mapping[str, str]] = {
     "livekit": "Handrail under LiveKit",
     "google-adk": "Handrail under Google's Agent Development Kit",
     "claude-agent-sdk": "Handrail under the Claude Agent SDK",
+    "temporal": "durable calls delivered by Temporal",
 }
 """What each extra gives."""
 
