@@ -382,3 +382,23 @@ def test_nothing_is_made_for_a_logger_that_does_not_listen(lines: Lines) -> None
     lines.log(finished(ToolResult(error="broken")))
 
     assert lines.names == ["call_finished"]
+
+
+def test_a_field_of_an_event_never_says_where_the_event_belongs(lines: Lines) -> None:
+    fields = {"tenant_id": "made-up", "response_id": "made-up", "step": 1}
+
+    lines.log(events.LogEvent(at=0.0, session_id="s", name="of_a_call", call=call("look"), fields=fields))
+    lines.log(events.LogEvent(at=0.0, session_id="s", name="alone", fields=fields))
+
+    of_a_call, alone = lines.one("of_a_call").__dict__, lines.one("alone").__dict__
+    assert of_a_call["step"] == 1
+    assert "made-up" not in (of_a_call.get("tenant_id"), of_a_call.get("response_id"), alone.get("tenant_id"))
+    assert alone["response_id"] == "made-up"
+
+
+@pytest.mark.parametrize("name", ["message", "name"])
+def test_a_field_that_a_record_has_itself_is_refused(lines: Lines, name: str) -> None:
+    event = events.LogEvent(at=0.0, session_id="s", name="step", fields={name: "x"})
+
+    with pytest.raises(KeyError, match=name):
+        lines.log(event)

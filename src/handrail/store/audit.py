@@ -183,7 +183,7 @@ class Audit:
     def _add_row(self, row: dict[str, Any], *, number: int | None = None) -> None:
         with self._lock:
             self._number(row, number)
-            if self._closed or self.waiting >= self._max_waiting:
+            if self._closed or self._accepted - self._done >= self._max_waiting:
                 self._drop(1)
                 return
             self._queue.append(row)

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterable, Mapping
+from itertools import islice
 from typing import Any, cast
 
 from msgspec import Struct
@@ -277,7 +278,7 @@ class AuditRowBuilder:
         return known
 
     def _redact_names(self, names: Iterable[object]) -> list[str]:
-        return [self._redact_name(str(name)) for name, _ in zip(names, range(_MAX_NAMES), strict=False)]
+        return [self._redact_name(str(name)) for name in islice(names, _MAX_NAMES)]
 
 
 def _shorten(text: str) -> str:
