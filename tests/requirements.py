@@ -412,7 +412,7 @@ DURABLE = (
     R("DU-07", "durable", "A worker checks denials again and asks nobody again."),
     R("DU-08", "durable", "Tenants take turns, however many calls one of them has queued."),
     R("DU-09", "durable", "A call whose tool no worker has stays stored, is reported as such, and runs once one has it."),
-    R("DU-10", "durable", "`Doubt`, the audit and `handrail why` name the worker of a stored call, its attempts, and each takeover with both owners.", open="executor"),
+    R("DU-10", "durable", "A `Doubt` names the worker that had the call; the audit and `handrail why` name each takeover with both owners, and how often it was taken."),
 )
 
 # fmt: on

@@ -11,6 +11,7 @@ import pytest
 from handrail import Executor
 from handrail.core import CallTakenOver
 from handrail.execute.worker import Worker
+from handrail.serve.call_report import explain_past_call
 from handrail.store import open_store
 from tests.durable.workers import CONTEXT, LEASE, Effects, WorkerProcess, build_call, build_executor
 from tests.execute.helpers import Heard, code_of
@@ -83,7 +84,8 @@ async def wait(executor: Executor, timeout: float = 15) -> Any:
     return await executor.wait(session_id="s-1", call_id="R-1", timeout=timeout)
 
 
-@in_every_run(("sqlite", "kill"), ("postgres", "freeze"))
+@pytest.mark.proves("DU-10")
+@in_every_run(("sqlite", "kill"))
 async def test_an_idempotent_call_is_taken_over_with_the_same_key(scene: Scene, how: How) -> None:
     async with scene.open() as executor:
         with executor.subscribe("s-1", scene.heard):
@@ -100,6 +102,11 @@ async def test_an_idempotent_call_is_taken_over_with_the_same_key(scene: Scene, 
         await scene.store.audit.flush(timeout=10)
         rows = await scene.store.audit.query(kind="call_taken_over")
         assert [row.detail["previous_owner"] for row in rows] == [event.previous_owner]
+        why = str(await explain_past_call(scene.store, session_id="s-1", call_id="R-1"))
+        assert f"taken over by worker {executor.owner} from {event.previous_owner}" in why
+        row = await scene.store.work.get(session_id="s-1", call_id="R-1")
+        assert row is not None
+        assert f"durable: done, taken by workers {row.attempts} times" in why
         assert (await wait(executor, 0)).output == "paid R-1"
 
 
@@ -121,11 +128,14 @@ async def test_what_did_not_happen_runs_once_the_first_handler_cannot_be_alive(s
         assert len(scene.effects.list("R-1")) == 1
 
 
+@pytest.mark.proves("DU-10")
 @in_every_run(("sqlite", "freeze"))
 async def test_anything_else_is_a_doubt_until_somebody_finds_out(scene: Scene, how: How) -> None:
     async with scene.open() as executor:
         async with scene.lose_worker(executor, how, "pay_once", "after") as first:
             assert code_of(await wait(executor, 3 * LEASE)) == "outcome_unknown"
+            (doubt,) = await executor.doubts()
+            assert doubt.owner not in ("", executor.owner)
             if how == "kill":
                 await executor.resolve(session_id="s-1", call_id="R-1", happened=True, who="bo")
             else:  # Its owner comes back, and says how it ended.

@@ -37,7 +37,7 @@ async def _list(options: argparse.Namespace) -> int:
     for doubt in found:
         at = format_time(doubt.claimed_at)
         print(f"{at}  {doubt.tool}  session {doubt.session_id}  call {doubt.call_id}  key {doubt.idempotency_key}")
-        print(f"    version {doubt.version}")
+        print(f"    worker {doubt.owner}  version {doubt.version}")
     print(f"{len(found)} in doubt" if found else "nothing is in doubt", file=sys.stderr)
     return 0
 

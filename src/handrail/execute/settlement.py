@@ -435,6 +435,8 @@ class Doubt(Struct, frozen=True, kw_only=True):
     """From when on it can be said that nothing happened: until then the handler may still run."""
     idempotency_key: str
     """What the handler was given to send to other services: search for it there."""
+    owner: str = ""
+    """The worker, or the executor, that had it last: the `owner` of its `Executor`."""
     decision: Decision | None = None
     """What let it run."""
     approval: str | None = None
@@ -459,6 +461,7 @@ class Doubt(Struct, frozen=True, kw_only=True):
             claimed_at=entry.claimed_at,
             run_until=entry.claimed_at if entry.state == "unknown" else entry.run_until,
             idempotency_key=entry.idempotency_key,
+            owner=entry.owner,
             decision=entry.decision,
             approval=entry.approval,
             verified=None if entry.recorded is None else entry.recorded.verified,

@@ -4,14 +4,17 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
+import msgspec
 from msgspec import Struct
 
 from handrail.core.context import ToolContext
 from handrail.core.failure_results import format_time
 from handrail.core.text import compact_json
 from handrail.core.values import Approval, ToolCall
+from handrail.errors import StoreError
 from handrail.execute.executor import Executor
 from handrail.execute.ledger import Entry
+from handrail.execute.work import WorkItem
 from handrail.store import SqlStore
 from handrail.store.audit_rows import AuditRow
 
@@ -69,6 +72,7 @@ async def explain_past_call(
         if call_id in row.detail.get("call_ids", ())
     ]
     earlier = await _find_earlier(store, entry)
+    item = await _find_stored(store, session_id, call_id, tenant_id)
     tool = next((row.tool for row in rows if row.tool), None) or (entry.tool if entry else approvals[0].tool)
     finished = [row for row in rows if row.kind == "call_finished"]
     if any(row.error == "unavailable" for row in finished):  # Perhaps by its circuit breaker, which belongs to no call.
@@ -79,7 +83,7 @@ async def explain_past_call(
         _section("Rule", [*_describe_decisions(rows, entry), *_explain_now(executor, tool, rows, entry, approvals)]),
         _section("Approval", _describe_approvals(approvals, rows)),
         _section("Arguments", _describe_arguments(rows, entry, approvals)),
-        _section("Attempts", _describe_attempts(rows, entry, earlier)),
+        _section("Attempts", [*_describe_work(item), *_describe_attempts(rows, entry, earlier)]),
         _section("Result", _describe_result(finished, rows, entry)),
         _section("The model read", _describe_output(finished, entry)),
     )
@@ -90,6 +94,15 @@ async def explain_past_call(
         outcome=_find_outcome(finished, entry, approvals),
         sections=sections,
     )
+
+
+async def _find_stored(store: SqlStore, session_id: str, call_id: str, tenant_id: str | None) -> WorkItem | None:
+    """The row of a durable call."""
+    try:
+        item = await store.work.get(session_id=session_id, call_id=call_id)
+    except (StoreError, msgspec.MsgspecError):  # Its arguments are encrypted with another key, or were changed.
+        return None
+    return None if item is None or tenant_id not in (None, item.tenant_id) else item
 
 
 async def _find_earlier(store: SqlStore, entry: Entry | None) -> Entry | None:
@@ -218,11 +231,24 @@ def _describe_arguments(rows: Sequence[AuditRow], entry: Entry | None, approvals
             yield f"asked about: {compact_json(dict(approval.arguments))}"
 
 
+def _describe_work(item: WorkItem | None) -> Iterator[str]:
+    """How often workers have taken a durable call, and which one has it."""
+    if item is not None:
+        times = "once" if item.attempts == 1 else f"{item.attempts} times"
+        having = f", worker {item.owner} has it" if item.owner and item.state == "running" else ""
+        yield f"durable: {item.state}, taken by workers {times}{having}"
+
+
 def _describe_attempts(rows: Sequence[AuditRow], entry: Entry | None, earlier: Entry | None) -> Iterator[str]:
     for row in rows:
         if row.kind in ("call_accepted", "call_started", "call_cancelled", "call_ignored"):
             what = row.kind.removeprefix("call_")
             yield f"{format_time(row.at)}  {what} in process {row.writer}" + (f": {row.reason}" if row.reason else "")
+        elif row.kind == "call_queued":
+            yield f"{format_time(row.at)}  stored for a worker by process {row.writer}"
+        elif row.kind == "call_taken_over":
+            owners = f"{row.detail.get('owner')} from {row.detail.get('previous_owner')}"
+            yield f"{format_time(row.at)}  taken over by worker {owners}"
     if entry is not None:
         yield f"claimed at {format_time(entry.claimed_at)} by {entry.owner}, effect {entry.idempotency_key}"
         if entry.state_at(time.time()) == "unknown":
