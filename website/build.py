@@ -33,7 +33,9 @@ def build_site(output: Path, *, work: Path) -> str:
     paths = f'paths = ["{ROOT / "src"}"]\n'
     settings = settings.replace("[project]\n", f"[project]\n{own}", 1)
     handler = "[project.plugins.mkdocstrings.handlers.python.options]"
-    settings = settings.replace(handler, f"[project.plugins.mkdocstrings.handlers.python]\n{paths}\n{handler}", 1)
+    own = f'[project.plugins.mkdocstrings]\ncustom_templates = "{ROOT / "website/templates"}"\n'
+    own += f"[project.plugins.mkdocstrings.handlers.python]\n{paths}\n"
+    settings = settings.replace(handler, f"{own}{handler}", 1)
     (work / "zensical.toml").write_text(settings, "utf-8")
     run_generator(work / "zensical.toml")
     output.parent.mkdir(parents=True, exist_ok=True)

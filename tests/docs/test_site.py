@@ -35,6 +35,9 @@ def test_the_site_is_built_and_its_reference_has_every_public_name(site: Path) -
     text = unescape((site / "reference/options.html").read_text("utf-8"))
     for option in (one for groups in CONFIGURED.values() for group in groups for one in list_options(group[0])):
         assert re.search(rf"<code>{option.name}</code>", text), option.name
+    # A signature does not say what has to be awaited; other labels say nothing new.
+    reference = (site / "reference/execute.html").read_text("utf-8")
+    assert set(re.findall(r"doc-label-([\w-]+)", reference)) == {"async"}
     # Search, both colour schemes, and buttons that copy.
     start = (site / "index.html").read_text("utf-8")
     assert (site / "search.json").stat().st_size > 100_000
