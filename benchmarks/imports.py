@@ -9,10 +9,14 @@ from benchmarks.harness import Figure, figure
 FLOOR = "import asyncio, pydantic"
 TOOL = "from handrail import tool"
 EXECUTOR = "from handrail import Executor"
+AGENT = "from handrail import Agent"
+PHONE = "from handrail.phone import PhoneGateway"
 STATEMENTS = (
     FLOOR,
     TOOL,
     EXECUTOR,
+    AGENT,
+    PHONE,
     "from handrail.openai.core import LLMFunctionTool",
     "from toolcall.openai.core import LLMFunctionTool",
     "from langchain_core.tools import tool",

@@ -56,6 +56,19 @@ def test_importing_the_executor_loads_nothing_that_only_a_tool_or_a_request_need
     assert not [name for name in loaded if name.startswith(("handrail.formats.", "handrail.registry.search"))]
 
 
+def test_importing_an_agent_loads_nothing_that_only_a_file_needs() -> None:
+    loaded = modules_loaded_by("from handrail import Agent")
+
+    assert not loaded & {"pydantic.main", "handrail.guide.agent_file", "handrail.sources", "importlib.metadata"}
+
+
+def test_importing_the_phone_gateway_loads_neither_chats_nor_sources_that_no_tenant_has() -> None:
+    loaded = modules_loaded_by("from handrail.phone import PhoneGateway")
+
+    assert not loaded & {"handrail.guide.agent", "handrail.chat.session", "handrail.providers.structured"}
+    assert not loaded & {"handrail.sources.openapi.source", "handrail.sources.plugins", "importlib.metadata"}
+
+
 def test_the_public_names_are_these() -> None:
     assert set(handrail.__all__) == NAMES
     assert sorted(handrail.__all__) == handrail.__all__

@@ -18,6 +18,8 @@ from pydantic import (
     model_validator,
 )
 
+# Named as attributes, so that the sources are loaded with the first tenant that has one.
+import handrail.sources
 from handrail.authorize.policy import Rule
 from handrail.authorize.policy_file import read_rules
 from handrail.core.context import ToolContext
@@ -25,8 +27,6 @@ from handrail.core.secrets import Secrets, resolve_reference
 from handrail.core.tool import check_name
 from handrail.errors import ConfigError, ToolDefinitionError
 from handrail.guide.values import Guideline
-from handrail.sources.mcp.server import McpServer
-from handrail.sources.openapi import OpenApi
 from handrail.tenants.audio import Audio, Transcription
 from handrail.tenants.guidelines import TenantGuideline
 from handrail.tenants.opening_hours import OpeningHours, Timezone
@@ -182,13 +182,13 @@ class McpServerConfig(Section):
             raise ValueError("must have either url or command")
         return _check_source(self)
 
-    def to_source(self, secrets: Mapping[str, str]) -> McpServer:
+    def to_source(self, secrets: Mapping[str, str]) -> "handrail.sources.McpServer":
         """The server, with the tenant's secrets in its headers."""
 
         def resolve_headers(_: ToolContext[Any] | None) -> dict[str, str]:
             return {name: _resolve(value, name=name, secrets=secrets) for name, value in self.headers.items()}
 
-        return McpServer(
+        return handrail.sources.McpServer(
             self.name,
             url=self.url,
             command=list(self.command) or None,
@@ -228,9 +228,9 @@ class OpenApiConfig(Section):
             raise ValueError("url must be an http or https URL; a file is named by path")
         return _check_source(self)
 
-    def to_source(self, secrets: Mapping[str, str]) -> OpenApi:
+    def to_source(self, secrets: Mapping[str, str]) -> "handrail.sources.OpenApi":
         """The document; its credentials are fetched for each request, with the secrets of the call."""
-        return OpenApi(
+        return handrail.sources.OpenApi(
             self.url or self.path or "",
             name=self.name,
             base_url=self.base_url,
