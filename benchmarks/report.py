@@ -15,7 +15,12 @@ EXECUTOR_LIMITS = (
 CONSEQUENTIAL_ROW, CONSEQUENTIAL_LIMIT_US = "Handrail executor, consequential", 50.0
 DATABASE_LIMIT = 3.0
 IMPORT_ROW, IMPORT_LIMIT = "from handrail import tool", 1.3
-IMPORT_LIMITS = {IMPORT_ROW: IMPORT_LIMIT, "from handrail import Executor": 1.8}
+IMPORT_LIMITS = {
+    IMPORT_ROW: IMPORT_LIMIT,
+    "from handrail import Executor": 1.8,
+    "from handrail import Agent": 2.5,
+    "from handrail.phone import PhoneGateway": 3.0,
+}
 DEFINITIONS_LIMIT_MS = 1.0
 
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable
 from functools import lru_cache
-from html import escape
 from typing import Any, Final
 
 from handrail.core.redact import Redactor
@@ -51,6 +50,8 @@ def format_repr(name: str, fields: Iterable[tuple[str, Any]]) -> str:
 
 def format_table(title: str, rows: Iterable[tuple[str, Any]]) -> str:
     """The HTML of a value: a table with a row for each field that says something."""
+    from html import escape  # noqa: PLC0415  # slow to import, and only notebooks need it
+
     cells = [
         f"<tr>{_TH}{escape(name)}</th>{_TD}{escape(to_shown_text(value, max_chars=_MAX_CELL))}</td></tr>"
         for name, value in rows
@@ -62,6 +63,8 @@ def format_table(title: str, rows: Iterable[tuple[str, Any]]) -> str:
 
 def format_lines(lines: Iterable[str]) -> str:
     """The HTML of lines of text, such as a trace."""
+    from html import escape  # noqa: PLC0415  # slow to import, and only notebooks need it
+
     every = list(lines)
     shown = [escape(to_shown_text(line, max_chars=_MAX_CELL)) for line in every[:_MAX_LINES]]
     if len(every) > _MAX_LINES:
