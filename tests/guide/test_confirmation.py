@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from handrail import Executor, Policy, Rule, ToolContext, tool
+from handrail import Control, Executor, Guideline, Policy, Rule, ToolContext, ToolResult, tool
 from handrail.chat import ChatSession, FileSessionStore
 from handrail.core.locale_texts import LANGUAGES, load_locale
 from handrail.guide import GuidelineMatch, Plan, ScriptedJudge, ToolVerdict
@@ -379,3 +379,35 @@ async def test_every_language_says_that_it_was_already_done(locale: str) -> None
 
     notice = load_locale(locale)["confirm.repeat"].format(calls="transfer money")
     assert second.text == first.text.replace("?\n\n", f"?\n\n{notice}\n", 1)
+
+
+async def test_a_call_that_is_withdrawn_is_named_when_a_person_takes_over() -> None:
+    @tool
+    async def hand_over() -> ToolResult:
+        """Hand the conversation to a person."""
+        return ToolResult(output="A colleague takes over.", control=Control(mode="manual"))
+
+    angry = plan(
+        ["angry", "send"],
+        needs("hand_over"),
+        needs("transfer_money", SEND_500, confirmation="yes", evidence=False),
+    )
+    judge = scripted([plan(["send"], needs("transfer_money", SEND_500)), angry], ["Ok."])
+    agent = agent_with(
+        judge,
+        [transfer_money, hand_over],
+        policy=Policy([Rule.allow("hand_over")]),
+        guidelines=[
+            Guideline(id="send", condition="Customer wants to transfer money", tools=("transfer_money",)),
+            Guideline(id="angry", condition="Customer is angry", tools=("hand_over",), priority=10),
+        ],
+    )
+    bank = Bank()
+    session = open_session(agent, bank)
+    await session.send("Transfer 500 to Sophie")
+    result = await session.send("Yes, and I am furious!")
+
+    told = "This will not be done: transfer money (recipient name: Sophie; amount: 500)."
+    assert (result.stop_reason, result.text, bank.sent) == ("handed_off", told, [])
+    assert (session.conversation.messages[-1].text, session.conversation.pending) == (told, ())
+    judge.finish()

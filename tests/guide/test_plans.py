@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from handrail.guide import GuidelineMatch, Plan, ToolVerdict
-from tests.guide.kit import Bank, agent_with, needs, open_session, plan, scripted, transfer_money
+from handrail.errors import ConfigError
+from handrail.guide import GuidelineMatch, Plan, ScriptedJudge, ToolVerdict
+from tests.guide.kit import Bank, agent_with, get_balance, needs, open_session, plan, scripted, transfer_money
 
 
 class Unreadable(dict[str, Any]):
@@ -39,7 +40,7 @@ def verdict(**wrong: Any) -> Plan:
         (match(reason=None), "matches[0].reason"),
         (verdict(tool=5), "verdicts[0].tool"),
         (verdict(reason=5), "verdicts[0].reason"),
-        (verdict(state="perhaps"), "verdicts[0].state must be one of"),
+        (verdict(state="perhaps"), "verdicts[0].state 'perhaps' is no state; one of needs_to_run, "),
         (verdict(confirmation="maybe"), "verdicts[0].confirmation must be 'yes', 'no' or None"),
         (verdict(arguments=[1]), "verdicts[0].arguments"),
         (verdict(evidence="said so"), "verdicts[0].evidence"),
@@ -83,3 +84,37 @@ async def test_a_verdict_about_a_call_that_waits_is_not_a_second_call() -> None:
 
     assert [one.state for one in first.insights.evaluations] == ["needs_to_run"]
     assert (len(session.conversation.pending), second.insights.evaluations) == (1, ())
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        (verdict(state="run"), "'run' is no state; one of needs_to_run"),
+        (plan(["gg"], needs("get_balance", {"account": "A"})), "'gg' is no guideline; one of g1"),
+    ],
+)
+async def test_a_script_that_runs_out_says_what_was_wrong_with_its_last_plan(wrong: Plan, told: str) -> None:
+    agent = agent_with(judge := ScriptedJudge([wrong], ["?"] * 2))
+    await agent.create_guideline("Customer asks for their balance", tools=[get_balance])
+    session = open_session(agent)
+
+    async def send_twice() -> None:
+        await session.send("What is on account A?")
+        await session.send("And now?")
+
+    with pytest.raises(ConfigError, match="the script has no plan number 2") as raised:
+        await send_twice()
+    assert told in str(raised.value)
+    assert len(judge.plan_requests) == 2
+
+
+async def test_a_scripted_judge_knows_which_steps_are_left() -> None:
+    judge = ScriptedJudge([Plan()], ["One.", "Two."])
+    agent = agent_with(judge)
+    await agent.create_guideline("Customer asks for their balance", tools=[get_balance])
+    with pytest.raises(AssertionError, match="1 of 1 scripted plans were not used"):
+        judge.finish()
+    await open_session(agent).send("Hi")
+    with pytest.raises(AssertionError, match=r"1 of 2 scripted replies were not used: .*Two"):
+        judge.finish()
+    ScriptedJudge(lambda request: Plan(), lambda request: "Hi").finish()

@@ -311,11 +311,13 @@ class ChatSession(Generic[ResultT]):
         return self.conversation.handed_off
 
     def reply_as_operator(self, text: str) -> None:
-        """Add a message that a person wrote in the agent's place."""
+        """Add a message that a person wrote in the agent's place. Then `await session.save()`: until the next save it
+        is only in memory."""
         self._replace_conversation(self._conversation.with_messages(AssistantMessage(text=encodable(text))))
 
     def hand_back(self) -> None:
-        """Let the agent reply again, from the next message on."""
+        """Let the agent reply again, from the next message on. Then `await session.save()`: until the next save another
+        process does not know."""
         self._replace_conversation(structs.replace(self._conversation, handed_off=False))
 
     def _replace_conversation(self, conversation: Conversation) -> None:

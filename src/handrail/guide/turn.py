@@ -144,6 +144,11 @@ class GuidedTurn:
             self._guidelines.add_matches(written.new_matches)
             self._resolve_guidelines()
             await self._plan_and_run_or_reply(inputs, only_new=True)
+        if state.stop_reason == "handed_off" and self._withdrawn:
+            # A person writes the reply, but does not know what was dropped: the customer may think that it was made.
+            await state.reply_with(
+                add_read_back("", (), self._guide.tools, self._select_locale(), withdrawn=self._withdrawn)
+            )
         await state.end_with_pending()
 
     async def _set_message_aside(self) -> None:

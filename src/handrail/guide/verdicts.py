@@ -91,7 +91,8 @@ def check_plan(response: object) -> Plan:
         _check_type(verdict.tool, str, f"verdicts[{place}].tool")
         _check_type(verdict.reason, str, f"verdicts[{place}].reason")
         if verdict.state not in _STATES:
-            raise MalformedResponse(f"verdicts[{place}].state must be one of {', '.join(_STATES)}.")
+            given = shorten(repr(verdict.state))
+            raise MalformedResponse(f"verdicts[{place}].state {given} is no state; one of {', '.join(_STATES)}.")
         if verdict.confirmation not in (None, "yes", "no"):
             raise MalformedResponse(f"verdicts[{place}].confirmation must be 'yes', 'no' or None.")
         checked.append(
