@@ -112,9 +112,9 @@ async def test_a_scripted_judge_knows_which_steps_are_left() -> None:
     judge = ScriptedJudge([Plan()], ["One.", "Two."])
     agent = agent_with(judge)
     await agent.create_guideline("Customer asks for their balance", tools=[get_balance])
-    with pytest.raises(AssertionError, match="1 of 1 scripted plans were not used"):
+    with pytest.raises(AssertionError, match="1 scripted plans were not used"):
         judge.finish()
     await open_session(agent).send("Hi")
-    with pytest.raises(AssertionError, match=r"1 of 2 scripted replies were not used: .*Two"):
+    with pytest.raises(AssertionError, match=r"1 scripted replies were not used: .*Two"):
         judge.finish()
     ScriptedJudge(lambda request: Plan(), lambda request: "Hi").finish()

@@ -1,5 +1,6 @@
 """A judge with scripted responses, for tests, examples and offline runs."""
 
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar, cast
 
@@ -24,8 +25,8 @@ class ScriptedJudge:
         plans: Iterable[PlanStep] | Callable[[PlanRequest], Plan] = (),
         replies: Iterable[ReplyStep] | Callable[[ReplyRequest], Draft | str] = (),
     ) -> None:
-        self._plans = plans if callable(plans) else list(plans)
-        self._replies = replies if callable(replies) else list(replies)
+        self._plans = plans if callable(plans) else deque(plans)
+        self._replies = replies if callable(replies) else deque(replies)
         self._unknown = ""
         """What the last plan named that its request does not have."""
         self.plan_requests: list[PlanRequest] = []
@@ -53,22 +54,21 @@ class ScriptedJudge:
 
     def finish(self) -> None:
         """Raise `AssertionError` if steps of the script are unused."""
-        scripts = {"plans": (self._plans, self.plan_requests), "replies": (self._replies, self.reply_requests)}
-        for kind, (steps, requests) in scripts.items():
-            if not callable(steps) and (left := steps[len(requests) :]):
-                raise AssertionError(f"{len(left)} of {len(steps)} scripted {kind} were not used: {left!r}")
+        for kind, left in {"plans": self._plans, "replies": self._replies}.items():
+            if not callable(left) and left:
+                raise AssertionError(f"{len(left)} scripted {kind} were not used: {list(left)!r}")
 
 
 def _take(
-    steps: list[T] | Callable[..., Any], requests: Sequence[object], kind: str, why: str
+    steps: deque[T] | Callable[..., Any], requests: Sequence[object], kind: str, why: str
 ) -> T | Callable[..., Any]:
     """Take the step for the last of some requests; the error says why there is one request more, if that is known."""
     if callable(steps):
         return steps
-    if len(requests) > len(steps):
+    if not steps:
         last = f"; about the one before it: {why}" if why else ""
         raise ConfigError(f"the script has no {kind} number {len(requests)}{last}")
-    return steps[len(requests) - 1]
+    return steps.popleft()
 
 
 def _find_unknown(plan: object, request: PlanRequest) -> str:
