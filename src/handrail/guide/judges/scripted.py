@@ -74,7 +74,7 @@ def _take(
 def _find_unknown(plan: object, request: PlanRequest) -> str:
     """Find a guideline that a plan names and its request does not have."""
     known = [guideline.id for guideline in request.guidelines]
-    matches: object = plan.matches if isinstance(plan, Plan) else ()  # A script's: the guide checks its types.
+    matches = cast(object, plan.matches) if isinstance(plan, Plan) else ()  # A script's: it can be anything.
     found = cast("Sequence[object]", matches) if isinstance(matches, tuple | list) else ()
     ids = [match.guideline_id for match in found if isinstance(match, GuidelineMatch)]
     unknown = [guideline_id for guideline_id in ids if guideline_id not in known]
