@@ -253,7 +253,9 @@ class Chaos:
             await worker.start()
             return
         worker.send(signal.SIGSTOP)
-        await asyncio.sleep(self._chance.uniform(0.5, 5.0) * LEASE)
+        # Half of them come back after their lease and before their timeout, when they may still pay.
+        longest = self._chance.choice((TIMEOUTS.call / LEASE, 5.0))
+        await asyncio.sleep(self._chance.uniform(1.2 if longest < 5 else 0.5, longest) * LEASE)
         worker.send(signal.SIGCONT)
         harm.ended = time.monotonic()
 
