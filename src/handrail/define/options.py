@@ -27,8 +27,8 @@ class ToolOptions(TypedDict, total=False):
     """A call is stored with its arguments before it runs: it outlives its caller and its process, and another worker
     finishes it. The executor needs a store."""
     key: str | Iterable[str] | KeyOf | None
-    """Which arguments identify the effect of a call, by name or as a function: two calls with the same key count as one
-    effect, such as the same payment. By default all arguments do."""
+    """Which arguments identify the effect of a call, by name or as a function: two calls of a customer with the same
+    key count as one effect, such as the same payment. By default all arguments do."""
     repeatable: bool
     """Calls with equal arguments but different ids all run (write A, write B, write A). Without it, a call with equal
     arguments is a duplicate."""
