@@ -1,4 +1,4 @@
-"""A database with its ledger, approvals, durable calls, sessions, tenants, webhooks, keys and audit."""
+"""A database with its ledger, approvals, durable calls, sessions, turns, tenants, webhooks, keys and audit."""
 
 from pathlib import Path
 from typing import Final, Self
@@ -28,6 +28,7 @@ from handrail.store.schema_version import ensure_newest
 from handrail.store.scratch import ScratchStore
 from handrail.store.sessions import SqlSessionStore
 from handrail.store.tenants import SqlTenants
+from handrail.store.turns import SqlTurns
 from handrail.store.webhooks import SqlWebhookClaims
 from handrail.store.work import SqlWork
 
@@ -77,6 +78,7 @@ class SqlStore:
         self.webhooks = SqlWebhookClaims(database)
         self.keys = SqlKeys(database, on_event=self.audit)
         self.deliveries = SqlDeliveries(database)
+        self.turns = SqlTurns(database)
 
     @property
     def is_open(self) -> bool:

@@ -23,7 +23,7 @@ from sqlalchemy import (
 
 metadata: Final = MetaData()
 
-NEWEST: Final = "0010"
+NEWEST: Final = "0011"
 """The revision that this version needs: the last file in `migrations/versions`."""
 VERSION_TABLE: Final = "handrail_version"
 """Separate from Alembic's default, so that an application with its own migrations can share the database."""
@@ -275,6 +275,17 @@ deliveries: Final = Table(
     Index("handrail_deliveries_at", "at"),
 )
 """How often a client without call ids has received the result of one call: what it sends next is a new call."""
+
+turns: Final = Table(
+    "handrail_turns",
+    metadata,
+    Column("session_id", String, primary_key=True),
+    Column("owner", String, nullable=False),
+    Column("lease_until", Double, nullable=False),
+    Column("interrupted", Boolean, nullable=False),
+    Index("handrail_turns_lease", "lease_until"),
+)
+"""The conversations whose turn some process runs now, until it ends or its lease does."""
 
 
 work: Final = Table(
