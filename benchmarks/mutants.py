@@ -1,7 +1,8 @@
 """Do the tests notice mistakes? `python -m benchmarks.mutants [--sample N] [--seed N] [PART ...]`
 
-Puts one realistic mistake at a time into a copy of the package (a condition inverted, `and` for `or`, a check dropped,
-a boundary moved, a default turned) and runs the tests of the part's own folder that reach its line, until one fails.
+Puts one realistic mistake at a time into the package (a condition inverted, `and` for `or`, a check dropped, a boundary
+moved, a default turned) and runs the tests of the part's own folders that reach its line, until one fails: in a fork of
+a process that has them collected, and, if none fails there, in a process of its own with a changed copy of the package.
 What none notices is printed; what is known to change nothing is in `mutants.toml`, each with its reason. Exits with 1
 below 95 %. The published figures, with sample, seed and date, are in docs/reliability.md.
 """
@@ -12,6 +13,7 @@ import compileall
 import copy
 import itertools
 import os
+import pickle
 import random
 import shutil
 import subprocess
@@ -29,18 +31,22 @@ from typing import Literal
 
 from coverage import CoverageData
 
+from benchmarks.mutant_forks import Case, Plan
+
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "handrail"
 MACHINE = ("machine", "confirmation", "speech", "tool_calls", "transfer")
 PARTS = {
     "execute": (["execute"], ["tests/execute", "tests/durable"]),
     "authorize": (["authorize"], ["tests/authorize"]),
-    "store": (["store"], ["tests/store"]),
+    "store": (["store"], ["tests/store", "tests/durable"]),
     "guide": (["guide/verdicts.py", "guide/confirmation.py", "guide/claims.py"], ["tests/guide"]),
     "phone": ([f"phone/{name}.py" for name in MACHINE], ["tests/phone"]),
 }
 """What is changed, and whose tests must notice it."""
-MARKERS = "not slow and not model and not postgres and not browser"
+MARKERS = "not slow and not model and not browser"
+NEEDS_POSTGRES = ("store",)
+"""Parts with code that only runs on Postgres."""
 WANTED = 0.95
 MAX_TESTS = 1_000
 TIMEOUT = 600
@@ -214,10 +220,17 @@ def _drop(node: ast.AST) -> None:
         node.value = ast.Constant(value=None)  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def map_tests(folders: list[str], paths: list[str], work: Path) -> "Reached":
-    """Which tests reach which line of which file; those that reach the fewest lines first."""
+def find_markers(part: str) -> str:
+    """Which tests of a part are run."""
+    return MARKERS if part in NEEDS_POSTGRES else f"{MARKERS} and not postgres"
+
+
+def map_tests(part: str, work: Path) -> "Reached":
+    """Which tests reach which line of which file."""
+    paths, folders = PARTS[part]
     data_file = work / "coverage"
-    command = [sys.executable, "-m", "pytest", *folders, "-q", "-n", "0", "-m", MARKERS, "-p", "no:cacheprovider"]
+    command = [sys.executable, "-m", "pytest", *folders, "-q", "-n", "0", "-m", find_markers(part)]
+    command += ["-p", "no:cacheprovider"]
     command += [f"--cov={PACKAGE}", "--cov-context=test", "--cov-report="]
     done = subprocess.run(
         command,
@@ -255,7 +268,7 @@ class Reached:
     """How many lines each test reaches."""
 
     def find_tests(self, mutant: Mutant) -> list[str]:
-        """The tests that reach the mistake, those that reach the fewest lines first.
+        """The tests that reach the mistake, those that reach the fewest lines first, those on Postgres last.
 
         An expression inside a statement of several lines may have no line of its own, and a default belongs to all of
         its function: then those that reach the statement, or the function.
@@ -264,7 +277,7 @@ class Reached:
         for first, last in mutant.places:
             found = set[str]().union(*(lines.get(line, ()) for line in range(first, last + 1)))
             if found:
-                return sorted(found, key=lambda test: (self.sizes[test], test))[:MAX_TESTS]
+                return sorted(found, key=lambda test: ("postgres" in test, self.sizes[test], test))[:MAX_TESTS]
         return []
 
 
@@ -277,7 +290,8 @@ def _environment(**more: str) -> dict[str, str]:
 class Copy:
     """A copy of the package that has one mistake at a time."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, markers: str) -> None:
+        self._markers = markers
         self._tree = folder / "src"
         self._chosen = folder / "tests.txt"
         self._number = 0
@@ -301,7 +315,7 @@ class Copy:
     def _run(self, tests: list[str]) -> Literal["noticed", "stopped", "not noticed"]:
         self._chosen.write_text("\n".join(tests), "utf-8")
         command = [sys.executable, "-W", "ignore", "-m", "pytest", f"@{self._chosen}", "-x", "-q", "-n", "0"]
-        command += ["-m", MARKERS, "-p", "no:cacheprovider", "--timeout", str(TEST_TIMEOUT)]
+        command += ["-m", self._markers, "-p", "no:cacheprovider", "--timeout", str(TEST_TIMEOUT)]
         command += ["-o", f"pythonpath={ROOT} {self._tree}"]
         try:
             done = subprocess.run(
@@ -328,6 +342,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--match", default="", help="only mistakes whose name contains this text")
+    parser.add_argument("--quick", action="store_true", help="ask no new process about what no test noticed in a fork")
     parser.add_argument("--list", action="store_true", help="only print the mistakes")
     options = parser.parse_args()
     known: dict[str, str] = tomllib.loads((ROOT / "benchmarks" / "mutants.toml").read_text("utf-8"))["equivalent"]
@@ -338,8 +353,8 @@ def main() -> None:
         if options.list:
             print(*(f"{mutant.line:>4} {mutant.name}" for mutant in counted), sep="\n")
             continue
-        verdicts = judge_mutants(part, counted, jobs=options.jobs)
-        noticed = len(counted) - verdicts["not noticed"]
+        verdicts = judge_mutants(part, counted, jobs=options.jobs, is_quick=options.quick)
+        noticed = verdicts["noticed"] + verdicts["stopped"]
         score = noticed / len(counted) if counted else 1.0
         is_good = is_good and score >= WANTED
         print(
@@ -364,28 +379,67 @@ def choose_mutants(part: str, *, sample: int | None, seed: int) -> tuple[list[Mu
     return random.Random(seed).sample(every, sample), len(every)
 
 
-def judge_mutants(part: str, mutants: list[Mutant], *, jobs: int) -> Counter[str]:
+def judge_mutants(part: str, mutants: list[Mutant], *, jobs: int, is_quick: bool) -> Counter[str]:
     """How many of them were noticed; those that were not are printed."""
-    paths, folders = PARTS[part]
+    markers = find_markers(part)
     with tempfile.TemporaryDirectory() as folder:
-        reached = map_tests(folders, paths, Path(folder))
+        reached = map_tests(part, Path(folder))
+        tests = [reached.find_tests(mutant) for mutant in mutants]
+        verdicts = _judge_in_forks(part, mutants, tests, folder=Path(folder), jobs=jobs)
         copies: SimpleQueue[Copy] = SimpleQueue()
         for number in range(jobs):
-            copies.put(Copy(Path(folder) / str(number)))
+            copies.put(Copy(Path(folder) / str(number), markers))
 
-        def judge(mutant: Mutant) -> str:
-            tests = reached.find_tests(mutant)
-            copied = copies.get()
-            try:
-                verdict = copied.judge(mutant, tests) if tests else "not noticed"
-            finally:
-                copies.put(copied)
+        def judge(place: int) -> str:
+            verdict = verdicts.get(place, "not noticed")
+            if verdict in ("not noticed", "not tried") and tests[place] and not is_quick:
+                copied = copies.get()
+                try:
+                    verdict = copied.judge(mutants[place], tests[place])
+                finally:
+                    copies.put(copied)
             if verdict != "noticed":
-                print(f"{verdict} ({len(tests)} tests), line {mutant.line}: {mutant.name}", flush=True)
+                mutant = mutants[place]
+                print(f"{verdict} ({len(tests[place])} tests), line {mutant.line}: {mutant.name}", flush=True)
             return verdict
 
         with ThreadPoolExecutor(jobs) as pool:
-            return Counter(pool.map(judge, mutants))
+            return Counter(pool.map(judge, range(len(mutants))))
+
+
+def _judge_in_forks(
+    part: str, mutants: list[Mutant], tests: list[list[str]], *, folder: Path, jobs: int
+) -> dict[int, str]:
+    """The verdicts by place; what is missing was not judged."""
+    cases = [
+        Case(
+            number=place,
+            file=str(PACKAGE / mutant.path),
+            line=mutant.places[2][0],
+            source=mutant.source,
+            tests=tests[place],
+        )
+        for place, mutant in enumerate(mutants)
+        if tests[place]
+    ]
+    plan = Plan(
+        folders=PARTS[part][1],
+        markers=find_markers(part),
+        jobs=jobs,
+        timeout=TIMEOUT,
+        test_timeout=TEST_TIMEOUT,
+        cases=cases,
+    )
+    (file := folder / "plan").write_bytes(pickle.dumps(plan))
+    command = [sys.executable, "-m", "benchmarks.mutant_forks", str(file)]
+    verdicts: dict[int, str] = {}
+    with subprocess.Popen(command, cwd=ROOT, env=_environment(), stdout=subprocess.PIPE, text=True) as forks:
+        assert forks.stdout is not None
+        for line in forks.stdout:
+            number, *said = line.split("\t")
+            if number.isdigit():
+                verdicts[int(number)] = said[0]
+    return verdicts
 
 
 if __name__ == "__main__":
