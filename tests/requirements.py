@@ -413,6 +413,7 @@ DURABLE = (
     R("DU-08", "durable", "Tenants take turns, however many calls one of them has queued."),
     R("DU-09", "durable", "A call whose tool no worker has stays stored, is reported as such, and runs once one has it."),
     R("DU-10", "durable", "A `Doubt` names the worker that had the call; the audit and `handrail why` name each takeover with both owners, and how often it was taken."),
+    R("DU-11", "durable", "`handrail worker module:executor --store URL` works for a function of the store, and for an executor that was built with a URL or in memory; another store of its own is a clear error."),
 )
 
 # fmt: on

@@ -366,6 +366,8 @@ async def test_a_doubt_waits_for_an_operator(bank: Bank) -> None:
     assert await failing.submit(PAYMENT, ANN) is None
     async with working(failing):
         assert code_of(await executor.wait(session_id="s-1", call_id="c-1", timeout=0.3)) == "outcome_unknown"
+        (doubt,) = await failing.doubts()
+        assert (doubt.owner, doubt.attempts >= 1) == (failing.owner, True)
         await failing.resolve(session_id="s-1", call_id="c-1", happened=True, who="bo")
         result = await executor.wait(session_id="s-1", call_id="c-1", timeout=5)
 

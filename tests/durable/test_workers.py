@@ -136,6 +136,9 @@ async def test_anything_else_is_a_doubt_until_somebody_finds_out(scene: Scene, h
             assert code_of(await wait(executor, 3 * LEASE)) == "outcome_unknown"
             (doubt,) = await executor.doubts()
             assert doubt.owner not in ("", executor.owner)
+            row = await scene.store.work.get(session_id="s-1", call_id="R-1")
+            assert row is not None
+            assert doubt.attempts == row.attempts >= 2
             if how == "kill":
                 await executor.resolve(session_id="s-1", call_id="R-1", happened=True, who="bo")
             else:  # Its owner comes back, and says how it ended.

@@ -210,6 +210,7 @@ async def test_a_doubt_is_listed_explained_and_resolved(store: SqlStore) -> None
         result = await caller.call("close_account", {"account": "a"}, call_id="c")
         assert result["error"]["code"] == "outcome_unknown"
         (doubt,) = (await operator.get("/doubts"))["items"]
+        assert (bool(doubt["owner"]), doubt["attempts"]) == (True, 0)
         body = {"session_id": doubt["session_id"], "call_id": "c", "happened": True, "reason": "seen at the bank"}
         stale = await operator.post("/doubts/resolve", {**body, "expected": "another"}, status=409)
         assert stale["error"]["code"] == "config_error"

@@ -37,7 +37,8 @@ async def _list(options: argparse.Namespace) -> int:
     for doubt in found:
         at = format_time(doubt.claimed_at)
         print(f"{at}  {doubt.tool}  session {doubt.session_id}  call {doubt.call_id}  key {doubt.idempotency_key}")
-        print(f"    worker {doubt.owner}  version {doubt.version}")
+        taken = f"  taken {doubt.attempts} times" if doubt.attempts else ""
+        print(f"    worker {doubt.owner}{taken}  version {doubt.version}")
     print(f"{len(found)} in doubt" if found else "nothing is in doubt", file=sys.stderr)
     return 0
 

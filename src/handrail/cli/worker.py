@@ -10,7 +10,7 @@ from handrail.cli.object_reference import load_object
 from handrail.errors import ConfigError
 from handrail.execute.executor import Executor
 from handrail.execute.worker import Worker
-from handrail.store import open_store
+from handrail.store import SqlStore, open_store
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -18,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "object", help="module:object or file.py:object, an Executor, or a function that takes a store and returns one"
     )
-    parser.add_argument("--store", help="the URL of the database, for a function that takes a store")
+    parser.add_argument("--store", help="the URL of the database, in place of the URL that the executor was built with")
     parser.add_argument("--context", help="module:object, a function that makes the ToolContext of a WorkItem")
     parser.add_argument("--max-running", type=int, default=50, help="calls that run at once (default: 50)")
     parser.add_argument("--grace", type=float, default=10.0, help="seconds to finish after SIGTERM (default: 10)")
@@ -34,18 +34,31 @@ async def _run(options: argparse.Namespace) -> None:
     given = load_object(options.object)
     context = None if options.context is None else load_object(options.context)
     async with AsyncExitStack() as stack:
-        if isinstance(given, Executor):
-            if options.store is not None:
-                raise ConfigError(f"{options.object} has a store of its own: leave --store out.")
-            executor = given
-        elif callable(given) and options.store is not None:
-            executor = given(await stack.enter_async_context(open_store(options.store)))
-        else:
-            raise ConfigError(f"{options.object} must be an Executor, or a function of a store, with --store URL.")
-        if not isinstance(executor, Executor):
-            raise ConfigError(f"{options.object} must return an Executor, got {type(executor).__name__}.")
+        executor = await _open_executor(given, options.object, options.store, stack)
         await stack.enter_async_context(executor)
         await run_worker(executor, context=context, max_running=options.max_running, grace=options.grace)
+
+
+async def _open_executor(given: object, name: str, url: str | None, stack: AsyncExitStack) -> Executor:
+    """The executor that was named, with the store that was named."""
+    if isinstance(given, Executor):
+        if url is None:
+            return given
+        store = given.store
+        if isinstance(store, SqlStore) and store.is_at(url):
+            return given
+        if not given.has_replaceable_store:
+            raise ConfigError(
+                f"{name} was built with another store than --store: leave --store out, name a function that takes the "
+                "store, or build the executor with a URL, which --store then replaces."
+            )
+        return given.with_store(url)
+    if not callable(given) or url is None:
+        raise ConfigError(f"{name} must be an Executor, or a function of a store, with --store URL.")
+    executor = given(await stack.enter_async_context(open_store(url)))
+    if not isinstance(executor, Executor):
+        raise ConfigError(f"{name} must return an Executor, got {type(executor).__name__}.")
+    return executor
 
 
 async def run_worker(executor: Executor, *, context: Any = None, max_running: int = 50, grace: float = 10.0) -> None:

@@ -10,7 +10,7 @@ from typing import Any, Literal, Self, TypeVar
 
 from msgspec import structs
 
-from handrail.authorize.approvals import ApprovalEvents, Approvals
+from handrail.authorize.approvals import ApprovalEvents, Approvals, MemoryApprovals
 from handrail.authorize.authorizer import Authorizer, Mode
 from handrail.authorize.explanation import Explanation, explain_call
 from handrail.authorize.hooks import HOOK_FAILED, HookRefusal, apply_before, check_hooks
@@ -36,7 +36,7 @@ from handrail.execute.durable import DurableCalls
 from handrail.execute.effects import EffectRunner
 from handrail.execute.event_bus import EventBus
 from handrail.execute.handlers import HandlerRunner
-from handrail.execute.ledger import Ledger
+from handrail.execute.ledger import Ledger, MemoryLedger
 from handrail.execute.limits import Limits, RetryPolicy, Timeouts
 from handrail.execute.output_limit import OutputLimiter
 from handrail.execute.reads import ReadRunner
@@ -53,7 +53,7 @@ from handrail.execute.settlement import (
 from handrail.execute.store import Store, StoreParts, choose_store, find_work
 from handrail.execute.threads import SyncPortal, WorkerThreads
 from handrail.execute.tool_pool import CompiledTool, Fallback, ToolPool, build_host_handler
-from handrail.execute.work import StoredCall, Work
+from handrail.execute.work import MemoryWork, StoredCall, Work
 from handrail.registry.registry import ToolRegistry
 
 T = TypeVar("T")
@@ -116,6 +116,12 @@ class Executor:
                 logged.
             debug: Write the texts of exceptions and values to the log, for development: they may hold secrets.
         """
+        listeners, hooks = tuple(listeners), tuple(hooks)
+        self._options: dict[str, Any] = {  # For `with_store`.
+            **{"listeners": listeners, "hooks": hooks, "mode": mode, "limits": limits, "timeouts": timeouts},
+            **{"fallback": fallback, "retry": retry, "secrets": secrets, "redactor": redactor, "declared": declared},
+            **{"scope": scope, "debug": debug},
+        }
         self._is_debug = debug
         self._redactor = redactor = redactor or Redactor()
         self._owns_store = isinstance(store, str)
@@ -124,7 +130,6 @@ class Executor:
         self.approvals: Approvals = self._store.approvals
         self._work = work = find_work(self._store)
         owner = randomness.token_hex(8)
-        listeners = tuple(listeners)
         if (audit := self._store.audit) is not None and audit not in listeners:
             listeners = (*listeners, audit)
         limits = limits or Limits()
@@ -132,7 +137,7 @@ class Executor:
         policy = policy or Policy()
         retry = retry or RetryPolicy()
         self._output_limiter = output_limiter = OutputLimiter()
-        self._hooks = tuple(hooks)
+        self._hooks = hooks
         check_hooks(self._hooks)
         self.timeouts = timeouts
         """How long the parts of a call may take."""
@@ -300,6 +305,31 @@ class Executor:
         other._pool = self._pool.with_tools(tools, policy=policy)
         other._policy = policy
         return other
+
+    def with_store(self, store: Store | str) -> Self:
+        """A new executor that keeps its calls in another store; this one stays as it is.
+
+        Tools, policy and options are the same. They share no running calls, and a URL is opened and closed as by
+        `Executor(store=…)`. Raises `ConfigError` if the ledger, the approvals or the stored calls of this one are
+        implementations of their own: they would be lost.
+        """
+        if not self.has_replaceable_store:
+            raise ConfigError("this executor has a store of its own: build one with the other store.")
+        other = copy.copy(self)
+        Executor.__init__(other, self._pool.tools, policy=self._policy, store=store, **self._options)
+        return other
+
+    @property
+    def has_replaceable_store(self) -> bool:
+        """Whether `with_store` loses nothing: it was built with a URL, or with nothing but parts in memory."""
+        parts = self._store
+        if self._owns_store or not isinstance(parts, StoreParts):
+            return self._owns_store
+        return (
+            isinstance(parts.ledger, MemoryLedger)
+            and isinstance(parts.approvals, MemoryApprovals)
+            and (parts.work is None or isinstance(parts.work, MemoryWork))
+        )
 
     @property
     def asks_for_origins(self) -> bool:
@@ -693,6 +723,7 @@ class Executor:
             tenant_id=tenant_id,
             limit=limit,
             redactor=self._redactor,
+            work=self._work,
         )
 
     async def resolve(

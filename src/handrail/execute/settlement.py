@@ -4,7 +4,7 @@ import asyncio
 import inspect
 import threading
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from time import perf_counter
 from typing import Any, Final, TypeVar, cast
 
@@ -437,6 +437,8 @@ class Doubt(Struct, frozen=True, kw_only=True):
     """What the handler was given to send to other services: search for it there."""
     owner: str = ""
     """The worker, or the executor, that had it last: the `owner` of its `Executor`."""
+    attempts: int = 0
+    """How often workers have taken it; 0 for a call that ran where it was made, and nowhere else."""
     decision: Decision | None = None
     """What let it run."""
     approval: str | None = None
@@ -448,7 +450,7 @@ class Doubt(Struct, frozen=True, kw_only=True):
     """Changes with the entry; give it to `Executor.resolve(expected=…)`."""
 
     @classmethod
-    def from_entry(cls, entry: Entry, arguments: str) -> "Doubt":
+    def from_entry(cls, entry: Entry, arguments: str, *, attempts: int = 0) -> "Doubt":
         """The doubt about an entry, whose redacted arguments are `arguments`."""
         return cls(
             session_id=entry.session_id,
@@ -462,6 +464,7 @@ class Doubt(Struct, frozen=True, kw_only=True):
             run_until=entry.claimed_at if entry.state == "unknown" else entry.run_until,
             idempotency_key=entry.idempotency_key,
             owner=entry.owner,
+            attempts=attempts,
             decision=entry.decision,
             approval=entry.approval,
             verified=None if entry.recorded is None else entry.recorded.verified,
@@ -480,12 +483,23 @@ async def list_doubts(
     tenant_id: str | None,
     limit: int,
     redactor: Redactor,
+    work: Work | None = None,
 ) -> list[Doubt]:
     """The calls in doubt, of one session, one tenant or of all, the oldest first."""
     entries = await ledger.find_doubts(
         now=time.time(), session_id=session_id, tenant_id=tenant_id, limit=check_limit(limit)
     )
-    return [Doubt.from_entry(entry, await redactor.text_aside(entry.arguments)) for entry in entries]
+    attempts: Mapping[CallRef, int] = {}
+    if entries and work is not None:
+        attempts = await work.count_attempts([(entry.session_id, entry.call_id) for entry in entries])
+    return [
+        Doubt.from_entry(
+            entry,
+            await redactor.text_aside(entry.arguments),
+            attempts=attempts.get((entry.session_id, entry.call_id), 0),
+        )
+        for entry in entries
+    ]
 
 
 async def _refuse_while_alive(ledger: Ledger, entry: Entry, leases: LeaseKeeper, *, is_running: bool) -> None:

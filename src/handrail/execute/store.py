@@ -103,7 +103,7 @@ def _require(part: T, name: str, members: Iterable[str]) -> T:
 
 _WORK_MEMBERS: Final = (
     *("is_immediate", "delivery", "put", "get", "take", "release", "finish", "hold", "end", "park", "wake", "find"),
-    *("renew", "cancel", "find_cancelled", "observe", "watch_end"),
+    *("renew", "cancel", "find_cancelled", "observe", "count_attempts", "watch_end"),
 )
 _LEDGER_MEMBERS: Final = (
     *("digest_key", "is_immediate", "needs_lease", "is_written"),

@@ -337,6 +337,11 @@ class ToolPool:
         )
 
     @property
+    def tools(self) -> tuple[object, ...]:
+        """The tools and sources that it was made of, for another pool."""
+        return tuple(self._tools)
+
+    @property
     def durable_definitions(self) -> frozenset[str]:
         """The digests of the definitions of durable tools that can run here: in the pool, or through the fallback."""
         tools = [compiled.tool for compiled in self.compiled.values() if compiled.tool.durable]

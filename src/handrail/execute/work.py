@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, ClassVar, Final, Literal, Protocol
 
@@ -189,6 +189,10 @@ class Work(Protocol):
         """The running entries of stored calls that other owners have."""
         ...
 
+    async def count_attempts(self, refs: Sequence[CallRef]) -> Mapping[CallRef, int]:
+        """How often workers have taken each of these calls, at once for all; those that are not stored are left out."""
+        ...
+
     def watch_end(self, *, session_id: str, call_id: str) -> AbstractAsyncContextManager[WaitForEnd]:
         """Watch a call inside an `async with` block, whose value waits until the call may have ended, or until the
         given seconds are over; it may come back sooner."""
@@ -344,6 +348,9 @@ class MemoryWork:
 
     async def observe(self, *, owner: str) -> list[ObservedLease]:
         return []  # One process: its ledger knows who is alive.
+
+    async def count_attempts(self, refs: Sequence[CallRef]) -> Mapping[CallRef, int]:
+        return {ref: self._items[ref].attempts for ref in refs if ref in self._items}
 
     @asynccontextmanager
     async def watch_end(self, *, session_id: str, call_id: str) -> AsyncGenerator[WaitForEnd]:

@@ -10,7 +10,7 @@ from handrail.execute.delivery import Delivery
 from handrail.store.approvals import SqlApprovals
 from handrail.store.audit import Audit
 from handrail.store.audit_rows import AuditRowBuilder
-from handrail.store.database import Database
+from handrail.store.database import Database, parse_url
 from handrail.store.deliveries import SqlDeliveries
 from handrail.store.encryption import Cipher, EncryptionKey
 from handrail.store.erasure import Erasure, digest_customer, erase_customer
@@ -84,6 +84,10 @@ class SqlStore:
     def is_open(self) -> bool:
         """Whether the database is open, in an event loop that still exists."""
         return self._database.is_open
+
+    def is_at(self, url: str) -> bool:
+        """Whether this is the store of a URL."""
+        return self._database.url == parse_url(url)
 
     async def open(self) -> None:
         """Open the database, if it is not open: migrate its tables, and start the audit.

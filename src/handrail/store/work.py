@@ -234,12 +234,18 @@ class SqlWork:
 
     async def renew(self, refs: Sequence[CallRef], *, owner: str, lease: float) -> None:
         """Move the leases of an owner's calls, in one statement, on the connection that renews its entries."""
-        values: dict[str, Any] = self._bind(of_owner=owner, lease=lease)
-        if self._database.is_sqlite:
-            values["refs"] = compact_json([list(ref) for ref in refs])
-        else:
-            values |= {"sessions": [ref[0] for ref in refs], "calls": [ref[1] for ref in refs]}
+        values = self._bind(of_owner=owner, lease=lease, **self._bind_refs(refs))
         await self._run_lasting(self._statements.renew, values)
+
+    async def count_attempts(self, refs: Sequence[CallRef]) -> Mapping[CallRef, int]:
+        """How often workers have taken each of these calls, in one query."""
+        rows = await self._database.fetch(self._statements.count_attempts, self._bind_refs(refs))
+        return {(row[0], row[1]): row[2] for row in rows}
+
+    def _bind_refs(self, refs: Sequence[CallRef]) -> dict[str, Any]:
+        if self._database.is_sqlite:
+            return {"refs": compact_json([list(ref) for ref in refs])}
+        return {"sessions": [ref[0] for ref in refs], "calls": [ref[1] for ref in refs]}
 
     async def cancel(self, *, session_id: str, call_id: str, recorded: RecordedResult | None) -> bool:
         """Ask to cancel a call."""

@@ -91,6 +91,10 @@ class WorkStatements:
             .limit(1_000)
         )
         self.renew = self._build_renew()
+        self.count_attempts = text(
+            "SELECT session_id, call_id, attempts FROM handrail_work "
+            f"WHERE (session_id, call_id) IN ({self._given_refs})"
+        )
         self.is_due = text(
             "SELECT 1 FROM handrail_work WHERE (state = 'queued' OR state = 'running') "
             f"AND due_at <= {self._clock_text} LIMIT 1"
@@ -213,14 +217,17 @@ class WorkStatements:
         changes = {name: case((ends, value), else_=table.c[name]) for name, value in closed.items()}
         return update(table).where(*_OF_CALL, table.c.state != _as("done")).values(cancelled_at=self._clock, **changes)
 
-    def _build_renew(self) -> TextClause:
+    @property
+    def _given_refs(self) -> str:
+        """The sessions and ids of the calls that are bound."""
         if self._is_sqlite:
-            given = "SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]') FROM json_each(:refs)"
-        else:
-            given = "SELECT * FROM unnest(CAST(:sessions AS text[]), CAST(:calls AS text[]))"
+            return "SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]') FROM json_each(:refs)"
+        return "SELECT * FROM unnest(CAST(:sessions AS text[]), CAST(:calls AS text[]))"
+
+    def _build_renew(self) -> TextClause:
         return text(
             f"UPDATE handrail_work SET due_at = {self._clock_text} + :lease "
-            f"WHERE (session_id, call_id) IN ({given}) AND owner = :of_owner AND state = 'running'"
+            f"WHERE (session_id, call_id) IN ({self._given_refs}) AND owner = :of_owner AND state = 'running'"
         )
 
 

@@ -102,6 +102,8 @@ class DoubtBody(BaseModel):
     claimed_at: float
     run_until: float = Field(description="From when on it can be said that nothing happened.")
     idempotency_key: str = Field(description="What other services were sent: search for it there.")
+    owner: str = Field(description="The worker, or the process, that had it last.")
+    attempts: int = Field(description="How often workers have taken it; 0 for a call that is not durable.")
     decision: DecisionBody | None
     approval: str | None
     verified: str | None = Field(description="What the tool's own check said last.")
