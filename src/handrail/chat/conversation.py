@@ -2,13 +2,13 @@
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import chain, compress
-from operator import is_not
+from itertools import chain
 from typing import Any, Final
 
 import msgspec
 from msgspec import Struct, structs
 
+from handrail.chat.appended import NOTHING_APPENDED, Appended
 from handrail.core.text import encodable
 from handrail.core.values import Approval, ToolCall, ToolResult
 from handrail.errors import StoreError
@@ -60,11 +60,14 @@ class Conversation(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The sum over all turns."""
     revision: int = 0
     """Counts the saves; a store refuses any revision but the next one."""
+    appended: Appended = NOTHING_APPENDED
+    """Spares a store the comparison of messages that were only appended to. It is not saved."""
     version: int = VERSION
 
     def with_messages(self, *messages: Message) -> "Conversation":
         """Return a copy with more messages."""
-        return structs.replace(self, messages=(*self.messages, *messages))
+        after = tuple(self.messages) + messages  # One copy; `(*a, *b)` makes two.
+        return structs.replace(self, messages=after, appended=self.appended.append(self.messages, after))
 
     @property
     def last_calls(self) -> tuple[ToolCall, ...]:
@@ -86,7 +89,7 @@ class Conversation(Struct, frozen=True, kw_only=True, omit_defaults=True):
         in_order = tuple(known[call.id] for call in self.last_calls if call.id in known)
         if len(in_order) < len(self.last_calls):
             return structs.replace(self, partial_results=in_order)
-        return structs.replace(self, partial_results=(), messages=(*self.messages, ToolMessage(results=in_order)))
+        return structs.replace(self, partial_results=()).with_messages(ToolMessage(results=in_order))
 
     def with_unsettled(self, calls: Iterable[ToolCall]) -> "Conversation":
         """Return a copy in which the results of these calls are provisional."""
@@ -111,10 +114,11 @@ class Conversation(Struct, frozen=True, kw_only=True, omit_defaults=True):
         messages = self.messages
         if messages and isinstance(last := messages[-1], AssistantMessage) and not last.calls:
             messages = (*messages[:-1], structs.replace(last, calls=calls, native=None))
+            after = structs.replace(self, messages=messages)
         else:
-            messages = (*messages, AssistantMessage(calls=calls))
+            after = self.with_messages(AssistantMessage(calls=calls))
         pending = tuple(pending_call for pending_call in self.pending if pending_call.call.id not in ids)
-        return structs.replace(self, messages=messages, pending=pending)
+        return structs.replace(after, pending=pending)
 
     def with_pending(self, results: Iterable[ToolResult], pending: Iterable[PendingCall]) -> "Conversation":
         """Return a copy with results of open calls, in which those that await an approval have left the history."""
@@ -194,16 +198,21 @@ class ConversationDelta(Struct, frozen=True, kw_only=True):
 def diff_conversation(conversation: Conversation, previous: Conversation | None) -> ConversationDelta:
     """Compare a conversation with its previous revision; without one, every message counts as changed.
 
-    Messages are frozen and shared between revisions, so an unchanged one is the same object.
+    Messages are frozen and shared between revisions, so an unchanged one is the same object. Those that are known to
+    be are not looked at.
     """
-    before = previous.messages if previous is not None else ()
+    before, shared = (), 0
     messages = conversation.messages
-    replaced = compress(range(len(before)), map(is_not, messages, before))
+    if previous is not None:
+        before = previous.messages
+        shared = conversation.appended.count_shared(messages, previous.appended, before)
+    both = min(len(before), len(messages))
+    replaced = (position for position in range(shared, both) if messages[position] is not before[position])
     changed = tuple(
         (position, msgspec.json.encode(messages[position]))
         for position in chain(replaced, range(len(before), len(messages)))
     )
-    state = msgspec.json.encode(structs.replace(conversation, messages=()))
+    state = msgspec.json.encode(structs.replace(conversation, messages=(), appended=NOTHING_APPENDED))
     return ConversationDelta(
         state=state, messages=changed, length=len(conversation.messages), previous_length=len(before)
     )
