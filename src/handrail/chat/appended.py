@@ -15,16 +15,17 @@ class Appended(Struct, frozen=True, dict=True):
 
     def append(self, before: tuple[Any, ...], after: tuple[Any, ...]) -> "Appended":
         """Return what to say of `after`, which is `before` and more."""
-        line: _Line | None = self.__dict__.get("line") if self.__dict__.get("messages") is before else None
+        own = vars(self)
+        line: _Line | None = own["line"] if own.get("messages") is before else None
         if line is None or not line.take(len(before), len(after)):
             line = _Line(len(after))
         made = Appended()
-        made.__dict__.update(messages=after, line=line)
+        vars(made).update(messages=after, line=line)
         return made
 
     def count_shared(self, messages: tuple[Any, ...], other: "Appended", others: tuple[Any, ...]) -> int:
         """Return how many messages the two are known to have in common, from the first one on."""
-        own, its = self.__dict__, other.__dict__
+        own, its = vars(self), vars(other)
         if own.get("messages") is not messages or its.get("messages") is not others:
             return len(messages) if messages is others else 0
         return min(len(messages), len(others)) if own["line"] is its["line"] else 0
