@@ -10,7 +10,7 @@ from handrail.cli.object_reference import load_object
 from handrail.errors import ConfigError
 from handrail.execute.executor import Executor
 from handrail.execute.worker import Worker
-from handrail.store import SqlStore, open_store
+from handrail.store import open_store
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,8 +44,8 @@ async def _open_executor(given: object, name: str, url: str | None, stack: Async
     if isinstance(given, Executor):
         if url is None:
             return given
-        store = given.store
-        if isinstance(store, SqlStore) and store.is_at(url):
+        is_at: Any = getattr(given.store, "is_at", None)  # `SqlStore` is there with the extra `sql` only.
+        if is_at is not None and is_at(url):
             return given
         if not given.has_replaceable_store:
             raise ConfigError(
