@@ -251,3 +251,15 @@ async def test_two_sessions_never_share_words() -> None:
 async def test_quoted_is_a_list_of_texts(quoted: Any) -> None:
     with pytest.raises(ConfigError, match="quoted must be a list of texts"):
         await build_session([]).send("Hello", quoted=quoted)
+
+
+async def test_rules_that_go_and_come_back_know_what_was_said_meanwhile() -> None:
+    executor = build_executor()
+    lines = ["Hello.", call("search_contacts"), "Alice.", call("send_money", recipient="CH93-0076"), "Sent."]
+    session = build_session(lines, executor=executor)
+    await session.send("Hello")
+    executor.replace_policy(Policy([]))
+    await session.send("Who is there?")
+    executor.replace_policy(Policy(RULES))
+
+    assert (await session.send("Pay her")).stop_reason == "completed"

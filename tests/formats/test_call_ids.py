@@ -8,7 +8,7 @@ import pytest
 from handrail import Executor, Policy, Rule, ToolContext, ToolRegistry, ToolResult, tool
 from handrail.execute import run_until_done
 from handrail.formats import openai_chat
-from handrail.formats.call_ids import is_random_id
+from handrail.formats.call_parsing import is_random_id
 from handrail.phone.realtime import RealtimeAdapter
 from handrail.phone.signals import OutputAdded, SendOutput, ToolCalled
 from tests.formats.apis import ALL, MCP, Api, answer

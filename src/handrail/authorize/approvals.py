@@ -412,7 +412,8 @@ class MemoryApprovals:
         return await self._decide(token, by=by, who=who, state="denied", reason=reason, arguments=None)
 
     async def _decide(self, token: str, *, reason: str, **decision: Any) -> Approval:
-        reason = await self._redactor.text_aside(reason)  # A person may quote anything.
+        if reason != "":
+            reason = await self._redactor.text_aside(reason)  # A person may quote anything.
         known = self._approvals.get(token)
         after = decide_approval(known, now=time.time(), reason=reason, **decision)
         if after is known:

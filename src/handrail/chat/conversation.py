@@ -12,7 +12,7 @@ from handrail.chat.appended import NOTHING_APPENDED, Appended
 from handrail.core.text import encodable
 from handrail.core.values import Approval, ToolCall, ToolResult
 from handrail.errors import StoreError
-from handrail.formats.parse import make_unparsable
+from handrail.formats.call_parsing import make_unparsable
 from handrail.providers.messages import AssistantMessage, Message, ToolMessage
 from handrail.providers.provider import ModelResponse, Usage
 
@@ -155,6 +155,7 @@ def normalize_response(response: ModelResponse, conversation: Conversation, *, s
     native = response.native if is_storable(response.native) else None
     used, turn = conversation.call_ids, conversation.turn
     response_id = response.id or f"response-{turn}-{step}"
+    text = encodable(response.text)
     calls: list[ToolCall] = []
     for call in response.calls:
         call_id = encodable(call.id)
@@ -169,7 +170,6 @@ def normalize_response(response: ModelResponse, conversation: Conversation, *, s
         provider_id = None if call_id == call.wire_id else encodable(call.wire_id)
         changes = {"id": call_id, "provider_id": provider_id, "name": name, "arguments_json": arguments}
         calls.append(structs.replace(call, response_id=call.response_id or response_id, **changes))
-    text = encodable(response.text)
     return structs.replace(response, calls=tuple(calls), id=response_id, native=native, text=text)
 
 

@@ -72,7 +72,7 @@ class ChatSession(Generic[ResultT]):
         self._checked_registry: object = None
         self._context = context if context.provenance is not None else structs.replace(context, provenance=Provenance())
         self._is_provenance_fed = False
-        """Whether what the conversation had when it was loaded, or before a rule asked for it, is in the provenance."""
+        """Whether everything that the conversation has is in its provenance; only if a rule asks for it."""
         self._state: TurnState | None = None
         self._turn_start = 0.0
         self._saved: Conversation | None = None
@@ -89,21 +89,20 @@ class ChatSession(Generic[ResultT]):
         for name in ("session_id", "tenant_id", "customer_id"):
             if (value := getattr(context, name)) != (expected := getattr(self._conversation, name)):
                 raise ConfigError(f"context.{name} must be the conversation's {name}, {expected!r}, got {value!r}.")
-        self._provenance.bind(context.session_id)
+        assert self._context.provenance is not None
+        self._context.provenance.bind(context.session_id)
         self._check_ledger(sessions)
         self._feed_provenance()
 
-    @property
-    def _provenance(self) -> Provenance:
-        assert self._context.provenance is not None
-        return self._context.provenance
-
-    def _feed_provenance(self) -> None:
-        """Add the conversation so far, once a rule asks where values come from."""
-        if not self._is_provenance_fed and self.executor.asks_for_origins:
-            self._is_provenance_fed = True
-            if self._conversation.messages:
-                rebuild_provenance(self._provenance, self._conversation, self.executor)
+    def _feed_provenance(self) -> Provenance | None:
+        """Add the conversation so far, once a rule asks where values come from; return None while none does."""
+        provenance, was_fed = self._context.provenance, self._is_provenance_fed
+        self._is_provenance_fed = self.executor.asks_for_origins
+        if provenance is None or not self._is_provenance_fed:
+            return None
+        if not was_fed and self._conversation.messages:
+            rebuild_provenance(provenance, self._conversation, self.executor)
+        return provenance
 
     @classmethod
     async def load(
@@ -225,14 +224,16 @@ class ChatSession(Generic[ResultT]):
         if self._state is not None:
             raise ConfigError("a turn of this conversation is running: wait for its end, or interrupt() it.")
         self._check_ledger(self._sessions)  # The tools may have changed.
-        self._feed_provenance()  # So may the policy.
         turn = self._conversation.turn + 1
         event = TurnStarted(agent_id=self._context.agent_id, **self._describe_turn(turn))
+        provenance = self._feed_provenance()  # The policy may have changed, too.
+        executor = self.executor.snapshot()  # Those of a turn do not change while it runs.
         self._state = TurnState(
             structs.replace(self._conversation, turn=turn),
             provider=self.provider,
-            executor=self.executor.snapshot(),  # The tools of a turn do not change while it runs.
+            executor=executor,
             context=structs.replace(self._context, turn=turn),
+            provenance=provenance,
             instructions=self.instructions,
             budget=self._budget,
             save=None if self._sessions is None else self._save_conversation,

@@ -14,7 +14,7 @@ from handrail.chat.origins import add_message
 from handrail.core import failure_results
 from handrail.core.context import ToolContext
 from handrail.core.events import CallFinished, CallIgnored, CallStarted, Event, ModelCalled, Progress
-from handrail.core.provenance import DROPPED_OUTPUT
+from handrail.core.provenance import DROPPED_OUTPUT, Provenance
 from handrail.core.text import encodable
 from handrail.core.tool import Tool
 from handrail.core.values import Approval, ToolCall, ToolResult
@@ -71,6 +71,7 @@ class TurnState:
         provider: Provider,
         executor: Executor,
         context: ToolContext[Any],
+        provenance: Provenance | None,
         instructions: str,
         budget: Budget,
         save: Callable[[Conversation], Awaitable[Conversation]] | None,
@@ -81,6 +82,8 @@ class TurnState:
         self.provider = provider
         self.executor = executor
         self.context = context
+        self.provenance = provenance
+        """Where values come from, if a rule asks for it; what the customer writes is added to it."""
         self.instructions = instructions
         self.progress = LoopProgress(budget, executor)
         """What the turn has used of its budget, and why it stopped."""
@@ -122,8 +125,8 @@ class TurnState:
             # Calls that were approved meanwhile run now; the others are answered as not made, or provisionally.
             await self.run_open_calls()
             await self.close_open_calls()
-        if (provenance := self.context.provenance) is not None:
-            add_message(provenance, message)
+        if self.provenance is not None:
+            add_message(self.provenance, message)
         await self.update(self.conversation.with_messages(message))
         return await self._run_strategy(strategy)
 
@@ -436,9 +439,9 @@ class TurnState:
         known = [result for result in conversation.results if result.call_id in conversation.transient]
         dropped = [structs.replace(result, output=DROPPED_OUTPUT) for result in known if result.error is None]
         ids = {result.call_id for result in known}
-        if (provenance := self.context.provenance) is not None:
+        if self.provenance is not None:
             for call_id in ids:
-                provenance.drop_result(call_id)
+                self.provenance.drop_result(call_id)
         transient = tuple(call_id for call_id in conversation.transient if call_id not in ids)
         await self.update(structs.replace(conversation.with_settled(dropped), transient=transient))
 

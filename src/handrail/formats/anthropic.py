@@ -12,16 +12,9 @@ from handrail.core.tool import Tool
 from handrail.core.values import ToolCall, ToolResult
 from handrail.errors import ConfigError, InvalidArgumentsError, ToolDefinitionError, shorten
 from handrail.formats import names
-from handrail.formats.definitions import (
-    Definitions,
-    Diagnostic,
-    RenderedTool,
-    ToolChoiceMode,
-    build_definitions,
-    check_tool_choice,
-)
-from handrail.formats.parse import (
+from handrail.formats.call_parsing import (
     build_call,
+    decode_calls,
     get_field,
     get_index,
     get_items,
@@ -29,6 +22,14 @@ from handrail.formats.parse import (
     parse_object,
     to_json_text,
     to_plain,
+)
+from handrail.formats.definitions import (
+    Definitions,
+    Diagnostic,
+    RenderedTool,
+    ToolChoiceMode,
+    build_definitions,
+    check_tool_choice,
 )
 from handrail.formats.render import PDF, add_properties, get_object_schema, render_result, select_media
 from handrail.schema import strict
@@ -128,7 +129,7 @@ def count_strict_cost(schema: dict[str, Any]) -> dict[str, int]:
 def calls(response: Any, definitions: Sequence[Any] | None = None) -> list[ToolCall]:
     """The calls in a message, or in the collected events of a stream."""
     if isinstance(response, list | tuple):
-        return names.decode_calls(_calls_from_events(cast(Sequence[Any], response)), definitions)
+        return decode_calls(_calls_from_events(cast(Sequence[Any], response)), definitions)
     blocks = get_items(response, "content")
     is_cut = get_field(response, "stop_reason", "tool_use") not in _COMPLETE_STOP_REASONS
     found = [
@@ -141,7 +142,7 @@ def calls(response: Any, definitions: Sequence[Any] | None = None) -> list[ToolC
         for position, block in enumerate(blocks, start=1)
         if get_field(block, "type") == "tool_use"
     ]
-    return names.decode_calls(found, definitions)
+    return decode_calls(found, definitions)
 
 
 def _build_call(block: Any, arguments: str, response_id: Any, *, is_complete: bool) -> ToolCall:

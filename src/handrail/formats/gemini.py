@@ -9,9 +9,9 @@ from msgspec import structs
 from handrail.core.tool import Tool
 from handrail.core.values import ToolCall, ToolResult
 from handrail.formats import names
+from handrail.formats.call_parsing import decode_calls, get_field, get_items, make_unparsable, parse_object, to_plain
 from handrail.formats.definitions import Definitions, RenderedTool, ToolChoiceMode, build_definitions, check_tool_choice
 from handrail.formats.gemini_stream import CallAssembler, PartialCall, get_camel_field
-from handrail.formats.parse import get_field, get_items, make_unparsable, parse_object, to_plain
 from handrail.formats.render import (
     PDF,
     add_properties,
@@ -98,7 +98,7 @@ def calls(response: Any, definitions: Sequence[Any] | None = None) -> list[ToolC
     found = [_build_call(value) for value in assembler.calls]
     if is_cut and found:
         found[-1] = structs.replace(found[-1], arguments_json=make_unparsable(found[-1].arguments_json))
-    return names.decode_calls(found, definitions)
+    return decode_calls(found, definitions)
 
 
 def _build_call(call: PartialCall) -> ToolCall:

@@ -3,7 +3,7 @@
 import re
 from typing import Any, Final, cast
 
-from handrail.formats.parse import get_field, get_text, make_unparsable, to_json_text
+from handrail.formats.call_parsing import get_field, get_text, make_unparsable, to_json_text
 
 _STEP: Final = re.compile(r"""\.([^.\[\]]+)|\[(\d+)\]|\['((?:[^'\\]|\\.)*)'\]|\["((?:[^"\\]|\\.)*)"\]""")
 _KINDS: Final = ("string_value", "number_value", "bool_value", "null_value")

@@ -11,8 +11,8 @@ from handrail.core.tool import Tool
 from handrail.core.values import ToolCall, ToolResult
 from handrail.errors import ConfigError, UnsupportedToolError
 from handrail.formats import names
+from handrail.formats.call_parsing import build_call, decode_calls, get_field, to_json_text
 from handrail.formats.definitions import Definitions, RenderedTool, ToolChoiceMode, build_definitions
-from handrail.formats.parse import build_call, get_field, to_json_text
 from handrail.formats.render import check_schema, render_description, render_result
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def calls(response: Any, definitions: Sequence[Any] | None = None) -> list[ToolC
                 arguments=to_json_text(arguments),
             )
         )
-    return names.decode_calls(found, definitions)
+    return decode_calls(found, definitions)
 
 
 def results(results: Iterable[ToolResult], definitions: Sequence[Any] | None = None) -> list[dict[str, Any]]:

@@ -1,7 +1,7 @@
 """How the names of tools and parameters are fitted to a provider, and how calls are decoded back."""
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from hashlib import sha256
 from typing import Any, Final, cast
 from urllib.parse import unquote
@@ -10,7 +10,6 @@ from msgspec import Struct, structs
 
 from handrail.core.values import ToolCall
 from handrail.errors import UnsupportedToolError, shorten
-from handrail.formats.call_ids import make_ids_unique
 from handrail.schema.strict_decoding import build_decoder
 from handrail.schema.subschemas import iter_subschemas, map_children
 
@@ -152,10 +151,3 @@ class ToolNames:
         if decode_arguments is None:
             return call if name == call.name else structs.replace(call, name=name)
         return structs.replace(call, name=name, arguments_json=decode_arguments(call.arguments_json))
-
-
-def decode_calls(calls: Iterable[ToolCall], definitions: Sequence[Any] | None) -> list[ToolCall]:
-    """The calls of one response under unique ids, decoded with the definitions that were sent, if they are given."""
-    unique = make_ids_unique(calls)
-    names = getattr(definitions, "names", None)
-    return [names.decode(call) for call in unique] if isinstance(names, ToolNames) else unique

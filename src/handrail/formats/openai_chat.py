@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from handrail.core.tool import Tool
 from handrail.core.values import ToolCall, ToolResult
 from handrail.formats import names
+from handrail.formats.call_parsing import build_call, decode_calls, get_field, get_index, get_items, get_text, to_plain
 from handrail.formats.definitions import Definitions, RenderedTool, ToolChoiceMode, build_definitions, check_tool_choice
 from handrail.formats.openai_schema import build_parameters
-from handrail.formats.parse import build_call, get_field, get_index, get_items, get_text, to_plain
 from handrail.formats.render import render_description
 
 if TYPE_CHECKING:
@@ -44,13 +44,13 @@ def _render_tool(tool: Tool[..., Any]) -> RenderedTool:
 def calls(response: Any, definitions: Sequence[Any] | None = None) -> list[ToolCall]:
     """The calls in a completion, in its message, or in the collected chunks of a stream."""
     if isinstance(response, list | tuple):
-        return names.decode_calls(_calls_from_chunks(cast(Sequence[Any], response)), definitions)
+        return decode_calls(_calls_from_chunks(cast(Sequence[Any], response)), definitions)
     choice = next(iter(get_items(response, "choices")), None)
     message = response if choice is None else get_field(choice, "message")
     is_cut = choice is not None and _is_cut(get_field(choice, "finish_reason", "stop"))
     response_id = None if choice is None else get_field(response, "id")
     found = _build_calls(get_items(message, "tool_calls"), response_id=response_id, is_cut=is_cut)
-    return names.decode_calls(found, definitions)
+    return decode_calls(found, definitions)
 
 
 def _is_cut(finish_reason: Any) -> bool:

@@ -9,10 +9,10 @@ from handrail.core.tool import Tool
 from handrail.core.values import ToolCall, ToolResult
 from handrail.errors import ConfigError
 from handrail.formats import names
+from handrail.formats.call_parsing import decode_calls, get_field, get_items, get_text
 from handrail.formats.definitions import Definitions, RenderedTool, ToolChoiceMode, build_definitions, check_tool_choice
 from handrail.formats.openai_responses import call_from_item
 from handrail.formats.openai_schema import to_non_strict
-from handrail.formats.parse import get_field, get_items, get_text
 from handrail.formats.render import get_object_schema, render_description
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def calls(response: Any, definitions: Sequence[Any] | None = None) -> list[ToolC
             whole = get_field(event, "response")
             for member in get_items(whole, "output"):
                 _add_call(found, member, get_field(whole, "id"), item_names)
-    return names.decode_calls(found.values(), definitions)
+    return decode_calls(found.values(), definitions)
 
 
 def _add_call(found: dict[tuple[str, str], ToolCall], item: Any, response_id: Any, item_names: dict[str, str]) -> None:

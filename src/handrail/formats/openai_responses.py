@@ -7,9 +7,9 @@ from handrail.core.media import MediaPart
 from handrail.core.tool import Tool
 from handrail.core.values import ToolCall, ToolResult
 from handrail.formats import names
+from handrail.formats.call_parsing import build_call, decode_calls, get_field, get_index, get_items, get_text, to_plain
 from handrail.formats.definitions import Definitions, RenderedTool, ToolChoiceMode, build_definitions, check_tool_choice
 from handrail.formats.openai_schema import build_parameters
-from handrail.formats.parse import build_call, get_field, get_index, get_items, get_text, to_plain
 from handrail.formats.render import PDF, render_description, select_media
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def calls(response: Any, definitions: Sequence[Any] | None = None) -> list[ToolC
     else:
         items, response_id = _read_output(response), get_field(response, "id")
     found = [call_from_item(item, response_id) for item in items if get_field(item, "type") == "function_call"]
-    return names.decode_calls(found, definitions)
+    return decode_calls(found, definitions)
 
 
 def _read_output(response: Any) -> Sequence[Any]:

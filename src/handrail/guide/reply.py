@@ -16,7 +16,7 @@ from handrail.core.text import compact_json, encodable, faithful_json
 from handrail.core.values import Approval, ToolCall, ToolResult
 from handrail.core.wording import contains_words, mentions_value
 from handrail.errors import ProviderError, shorten
-from handrail.formats.parse import parse_object
+from handrail.formats.call_parsing import parse_object
 from handrail.guide.claims import Effect, extract_value_words, find_false_claims, has_statements
 from handrail.guide.definition import Guide
 from handrail.guide.judging import JudgeClient, NoResponse

@@ -19,7 +19,7 @@ from handrail.core.redact import Redactor
 from handrail.core.text import encodable
 from handrail.core.values import ToolCall, ToolResult
 from handrail.errors import ApprovalError, ProviderError, RefusalError, shorten
-from handrail.formats.parse import parse_object
+from handrail.formats.call_parsing import parse_object
 from handrail.guide.active_guidelines import ActiveGuidelines
 from handrail.guide.confirmation import PendingDecision, decide_pending, find_approval_state, find_objection
 from handrail.guide.definition import MAX_TEXT, Guide
@@ -157,7 +157,7 @@ class GuidedTurn:
         place = max(place for place, message in enumerate(conversation.messages) if isinstance(message, UserMessage))
         messages = list(conversation.messages)
         messages[place] = UserMessage(text=REFUSED_MESSAGE, typed="")
-        if (provenance := self._state.context.provenance) is not None:  # As it would be after a load.
+        if (provenance := self._state.provenance) is not None:  # As it would be after a load.
             provenance.set_customer([message.own_words for message in messages if isinstance(message, UserMessage)])
         await self._state.update(structs.replace(conversation, messages=tuple(messages)))
         self._recorder.add_note("the provider refused the customer's message; it was removed from the history")

@@ -15,7 +15,7 @@ from handrail.core.text import canonical_json, encodable, faithful_json
 from handrail.core.values import ToolCall
 from handrail.core.wording import contains_words, mentions_value
 from handrail.errors import InvalidArgumentsError, ToolError, shorten
-from handrail.formats.parse import parse_object
+from handrail.formats.call_parsing import parse_object
 from handrail.guide.definition import RANK, Guide
 from handrail.guide.guidelines import CallOrder
 from handrail.guide.parameters import GuidedTool, adapt_value, read_enum

@@ -10,8 +10,8 @@ from handrail.core.text import compact_json, encodable
 from handrail.errors import MissingExtraError
 from handrail.formats import anthropic as wire
 from handrail.formats import names
+from handrail.formats.call_parsing import get_field
 from handrail.formats.definitions import Definitions
-from handrail.formats.parse import get_field
 from handrail.providers.adapter import (
     DefinitionsCache,
     ParsedResponse,

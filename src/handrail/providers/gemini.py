@@ -14,8 +14,8 @@ from handrail.core.values import ToolCall, ToolResult
 from handrail.errors import ConfigError, MissingExtraError
 from handrail.formats import gemini as wire
 from handrail.formats import names
+from handrail.formats.call_parsing import get_field
 from handrail.formats.gemini_stream import get_camel_field
-from handrail.formats.parse import get_field
 from handrail.providers.adapter import (
     DefinitionsCache,
     ParsedResponse,

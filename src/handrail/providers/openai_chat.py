@@ -10,7 +10,7 @@ from msgspec import structs
 from handrail.core.text import encodable
 from handrail.formats import names
 from handrail.formats import openai_chat as wire
-from handrail.formats.parse import get_field
+from handrail.formats.call_parsing import get_field
 from handrail.providers import openai_sdk
 from handrail.providers.adapter import (
     DefinitionsCache,

@@ -10,9 +10,9 @@ from pydantic_core import from_json
 from handrail.core.text import compact_json, encodable
 from handrail.core.values import ToolCall, ToolResult
 from handrail.errors import ConfigError
+from handrail.formats.call_parsing import parse_object
 from handrail.formats.definitions import Definitions
 from handrail.formats.names import NameRule, fit_name
-from handrail.formats.parse import parse_object
 from handrail.providers.messages import AssistantMessage, Message, ToolMessage, UserMessage
 
 EMPTY_TEXT: Final = "(nothing was said)"

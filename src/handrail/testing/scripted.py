@@ -7,7 +7,7 @@ from msgspec import structs
 
 from handrail.core.values import ToolCall
 from handrail.errors import ProviderDownError, ProviderError
-from handrail.formats.parse import make_unparsable
+from handrail.formats.call_parsing import make_unparsable
 from handrail.providers.messages import AssistantMessage, Message, ToolMessage, UserMessage
 from handrail.providers.provider import FinishReason, ModelRequest, ModelResponse, StreamEvent, TextDelta, Usage
 from handrail.testing.servers import script

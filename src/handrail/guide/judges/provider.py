@@ -9,7 +9,7 @@ from pydantic_core import from_json
 from handrail.core.text import compact_json
 from handrail.core.values import ToolCall
 from handrail.errors import BadResponseError
-from handrail.formats.parse import parse_object
+from handrail.formats.call_parsing import parse_object
 from handrail.guide.parameters import list_types
 from handrail.guide.reply import list_shown_arguments
 from handrail.guide.values import (
