@@ -2,6 +2,7 @@
 
     python -m benchmarks.durable --minutes 10
     python -m benchmarks.durable --minutes 10 --postgres
+    python -m benchmarks.durable --minutes 10 --temporal      # its development server delivers: `.ci/adapters temporal`
 
 Every few seconds a worker is killed (`kill -9`, another one starts), or frozen and thawed (SIGSTOP, SIGCONT). Some
 calls wait for an operator's yes. A person finds out about doubts by looking into the books of the bank. It counts
@@ -22,7 +23,7 @@ import sys
 import time
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -32,6 +33,7 @@ from handrail import ConfigError, Executor, Policy, Rule, ToolCall, ToolContext,
 from handrail.core.log import log
 from handrail.execute import Timeouts, Worker
 from handrail.store import SqlStore, open_store
+from tests.durable.engines import open_delivery, open_temporal
 from tests.postgres import PostgresServer
 
 ROOT: Final = Path(__file__).parents[1]
@@ -122,10 +124,11 @@ def build_executor(store: SqlStore, books: Books) -> Executor:
     return Executor([pay_idempotent, pay_found, pay_missed, pay_once], policy=POLICY, store=store, timeouts=TIMEOUTS)
 
 
-async def work(url: str, books: str) -> None:
+async def work(url: str, books: str, engine: str) -> None:
     """A worker, until it is killed."""
     async with (
-        open_store(url, migrate=False, audit_interval=0.2) as store,
+        open_delivery(engine) as delivery,
+        open_store(url, migrate=False, audit_interval=0.2, delivery=delivery) as store,
         Worker(build_executor(store, Books(Path(books))), max_running=8) as worker,
     ):
         print("ready", flush=True)
@@ -135,9 +138,10 @@ async def work(url: str, books: str) -> None:
 class WorkerProcess:
     """A worker that is killed and started anew, frozen and thawed."""
 
-    def __init__(self, url: str, folder: Path) -> None:
+    def __init__(self, url: str, folder: Path, engine: str) -> None:
         self._url = url
         self._folder = folder
+        self._engine = engine
         self._process: Process | None = None
 
     @property
@@ -147,7 +151,8 @@ class WorkerProcess:
 
     async def start(self) -> None:
         environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}
-        arguments = ("-W", "ignore", "-m", "benchmarks.durable", "--work", self._url, str(self._folder / "books"))
+        own = (self._url, str(self._folder / "books"), self._engine)
+        arguments = ("-W", "ignore", "-m", "benchmarks.durable", "--work", *own)
         with (self._folder / "log").open("a") as errors:
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable, *arguments, stdout=PIPE, stderr=errors, env=environment
@@ -212,8 +217,9 @@ class Report:
 class Chaos:
     """One run: submits calls, harms workers, answers questions, and counts."""
 
-    def __init__(self, url: str, folder: Path, *, seed: int) -> None:
+    def __init__(self, url: str, folder: Path, *, seed: int, engine: str = "-") -> None:
         self._url = url
+        self._engine = engine
         self._folder = folder
         self._chance = random.Random(seed)
         self._books = Books(folder / "books")
@@ -224,7 +230,11 @@ class Chaos:
 
     async def run(self, seconds: float, *, every: float, patience: float = 120.0) -> Report:
         """Harm a worker `every` seconds for this long; then everything has `patience` to come to its end."""
-        async with open_store(self._url, audit_interval=0.2) as store, self._open_workers() as workers:
+        async with (
+            open_delivery(self._engine) as delivery,
+            open_store(self._url, audit_interval=0.2, delivery=delivery) as store,
+            self._open_workers() as workers,
+        ):
             self._executor = build_executor(store, self._books)
             ends = time.monotonic() + seconds
             callers = [asyncio.create_task(self._call_until(ends, patience)) for _ in range(AT_ONCE)]
@@ -237,7 +247,7 @@ class Chaos:
 
     @asynccontextmanager
     async def _open_workers(self) -> AsyncGenerator[list[WorkerProcess]]:
-        workers = [WorkerProcess(self._url, self._folder) for _ in range(WORKERS)]
+        workers = [WorkerProcess(self._url, self._folder, self._engine) for _ in range(WORKERS)]
         try:
             await asyncio.gather(*(worker.start() for worker in workers))
             yield workers
@@ -378,6 +388,13 @@ def to_table(name: str, report: Report) -> str:
     return "\n".join((f"| | {name} |", "|---|--:|", *(f"| {what} | {value} |" for what, value in rows.items())))
 
 
+async def run(url: str, folder: Path, options: argparse.Namespace) -> Report:
+    """Run it, with a Temporal server if that is wanted."""
+    async with open_temporal() if options.temporal else nullcontext("-") as engine:
+        chaos = Chaos(url, folder, seed=options.seed, engine=engine)
+        return await chaos.run(options.minutes * 60, every=options.every)
+
+
 def main() -> int:
     """Run it and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -385,7 +402,8 @@ def main() -> int:
     parser.add_argument("--every", type=float, default=3.0, help="seconds between two harms")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--postgres", action="store_true", help="on a Postgres server of its own, not on SQLite")
-    parser.add_argument("--work", nargs=2, metavar=("URL", "BOOKS"), help=argparse.SUPPRESS)
+    parser.add_argument("--temporal", action="store_true", help="delivered by a Temporal development server of its own")
+    parser.add_argument("--work", nargs=3, metavar=("URL", "BOOKS", "ENGINE"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.work:
         asyncio.run(work(*options.work))
@@ -398,13 +416,13 @@ def main() -> int:
             if server is not None:
                 server.start()
                 url = server.new_database()
-            chaos = Chaos(url, Path(folder), seed=options.seed)
-            report = asyncio.run(chaos.run(options.minutes * 60, every=options.every))
+            report = asyncio.run(run(url, Path(folder), options))
         finally:
             if server is not None:
                 server.remove()
     print("\n".join(report.wrong), file=sys.stderr)
-    print(to_table("Postgres" if options.postgres else "SQLite", report))
+    name = "Postgres" if options.postgres else "SQLite"
+    print(to_table(f"{name}, Temporal" if options.temporal else name, report))
     return 0 if report.is_clean else 1
 
 

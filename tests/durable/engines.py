@@ -1,5 +1,8 @@
 """Deliveries of other engines, by a text that a process can be started with."""
 
+import os
+import shutil
+import sys
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -27,6 +30,17 @@ async def open_delivery(engine: str) -> AsyncGenerator[Delivery | None]:
                 yield load_pgqueuer_delivery()(pool)
         case _:
             yield None
+
+
+@asynccontextmanager
+async def open_temporal(*, lease: float = 1.0) -> AsyncGenerator[str]:
+    """A development server of Temporal, as `open_delivery` takes it."""
+    from temporalio.testing import WorkflowEnvironment
+
+    path = shutil.which("temporal") or str(Path(sys.executable).parent / "temporal")
+    async with await WorkflowEnvironment.start_local(dev_server_existing_path=path) as server:
+        address = server.client.service_client.config.target_host
+        yield f"temporal {address} handrail-{os.getpid()} {lease}"
 
 
 def load_pgqueuer_delivery() -> Any:
