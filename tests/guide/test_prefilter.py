@@ -72,3 +72,16 @@ async def test_the_prefilter_can_be_turned_off_and_one_that_fails_hides_nothing(
 def test_an_unknown_prefilter_is_an_error() -> None:
     with pytest.raises(ConfigError, match="prefilter must be 'lexical', 'embedding', None"):
         agent_with(scripted(), prefilter="magic")
+
+
+async def test_guidelines_that_share_no_word_follow_in_their_order_until_the_limit() -> None:
+    conditions = ["a parcel is late", "a refund is wanted", "a parcel is lost", "a refund of a parcel is late", "other"]
+    guidelines = [Guideline(id=f"g-{place}", condition=condition) for place, condition in enumerate(conditions)]
+
+    async def select(text: str, limit: int) -> list[str]:
+        return [*await LexicalPrefilter().select(guidelines, text, limit)]
+
+    assert await select("my parcel", 10) == ["g-0", "g-2", "g-3", "g-1", "g-4"]
+    assert await select("a late refund", 4) == ["g-3", "g-0", "g-1", "g-2"]
+    assert await select("a late refund", 1) == ["g-3"]
+    assert await select("nothing of it", 4) == []

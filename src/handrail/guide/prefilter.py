@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from itertools import islice
 from typing import Protocol
 
 from handrail.errors import ConfigError
@@ -29,8 +30,12 @@ class LexicalPrefilter:
         """Return the guidelines that share the most words, then the others in order; none if no word is shared."""
         if self._indexed is not guidelines:
             self._indexed, self._index = guidelines, WordIndex([*map(_get_words, guidelines)])
-        scores = self._index.measure(text)
-        return _select_best(guidelines, scores, limit) if any(scores) else []
+        if not (ranked := self._index.rank(text)):
+            return []
+        if len(ranked) < limit:
+            known = frozenset(ranked)
+            ranked += islice((place for place in range(len(guidelines)) if place not in known), limit - len(ranked))
+        return [guidelines[place].id for place in ranked[:limit]]
 
 
 class EmbeddingPrefilter:
@@ -43,16 +48,12 @@ class EmbeddingPrefilter:
         """Return the most similar guidelines."""
         conditions = [guideline.condition for guideline in guidelines]
         scores = await asyncio.to_thread(self._meaning.measure, conditions, text)
-        return _select_best(guidelines, scores, limit)
+        ranked = sorted(range(len(guidelines)), key=scores.__getitem__, reverse=True)
+        return [guidelines[place].id for place in ranked[:limit]]
 
 
 def _get_words(guideline: Guideline) -> str:
     return f"{guideline.condition} {guideline.action} {' '.join(guideline.tools).replace('_', ' ')}"
-
-
-def _select_best(guidelines: Sequence[Guideline], scores: Sequence[float], limit: int) -> list[str]:
-    ranked = sorted(range(len(guidelines)), key=lambda place: -scores[place])
-    return [guidelines[place].id for place in ranked[:limit]]
 
 
 def build_prefilter(given: Prefilter | str | None) -> Prefilter | None:

@@ -1,22 +1,23 @@
 """Measures how well texts fit another text: by meaning where the embedding model is installed, else by common words."""
 
-import re
 from collections import OrderedDict
 from collections.abc import Sequence
 from importlib import import_module
+from itertools import compress
 from math import log
 from threading import Lock
 from typing import Any, Final, Protocol
 
+from handrail.core.patterns import LazyPattern
 from handrail.errors import MissingExtraError
 
 _MAX_CACHED_VECTORS: Final = 4096
 """How many vectors are kept beside those of the last pool."""
 _BLOCK: Final = 1000
 """Rows of a matrix that are multiplied at once."""
-_STOP_WORDS: Final = re.compile(
-    r"(a|an|and|are|at|do|find|for|from|get|has|have|how|i|in|is|it|list|look|me|my|of|on|or|please|show|that|the|this|to"
-    r"|up|what|where|which|who|with|you|your)"
+_STOP_WORDS: Final = frozenset(
+    "a an and are at do find for from get has have how i in is it list look me my of on or please show that the this to "
+    "up what where which who with you your".split()
 )
 
 
@@ -98,21 +99,43 @@ class WordIndex:
         for place, text in enumerate(texts):
             for word in extract_words(text):
                 self._places.setdefault(word, []).append(place)
+        self._weights = {word: log(1 + len(texts) / len(places)) for word, places in self._places.items()}
+        self._unknown_weight = log(1 + len(texts))
+        """Of a word that none of the texts has."""
 
     def measure(self, to: str) -> list[float]:
         """How much of this text each of the texts has: 1 is every word, 0 is none."""
-        scores = [0.0] * self._count
-        if not (wanted := sorted(extract_words(to))):
-            return scores
-        weights = {word: log(1 + self._count / len(self._places.get(word, (0,)))) for word in wanted}
-        total = sum(weights.values())
-        for word in wanted:
-            for place in self._places.get(word, ()):
-                scores[place] += weights[word]
+        scores, total = self._add_weights(to)
         return [score / total for score in scores]
+
+    def rank(self, to: str) -> list[int]:
+        """The positions of the texts that have a word of this one, the most alike first."""
+        scores, _ = self._add_weights(to)
+        found = list(compress(range(self._count), scores))
+        found.sort(key=scores.__getitem__, reverse=True)
+        return found
+
+    def _add_weights(self, to: str) -> tuple[list[float], float]:
+        """The sum over the words that each of the texts has, and the sum over all words."""
+        scores, total = [0.0] * self._count, 0.0
+        for word in sorted(extract_words(to)):
+            places = self._places.get(word)
+            if places is None:
+                total += self._unknown_weight
+                continue
+            weight = self._weights[word]
+            total += weight
+            for place in places:
+                scores[place] += weight
+        return scores, total or 1.0
 
 
 def extract_words(text: str) -> set[str]:
     """The words that carry meaning, without their endings."""
-    apart = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", text)  # listOrders
-    return {word[:5] for word in re.findall(r"[^\W\d_]+", apart.casefold()) if not _STOP_WORDS.fullmatch(word)}
+    apart = _INNER_CAPITALS.compiled.sub(" ", text)
+    return {word[:5] for word in _WORDS.compiled.findall(apart.casefold()) if word not in _STOP_WORDS}
+
+
+_INNER_CAPITALS: Final = LazyPattern(r"(?<=[a-z])(?=[A-Z])")
+"""Where the second word of `listOrders` begins."""
+_WORDS: Final = LazyPattern(r"[^\W\d_]+")

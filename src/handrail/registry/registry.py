@@ -27,6 +27,8 @@ _MAX_LISTED: Final = 20
 """Of how many tools the names are listed for a model that asks for one that is not there."""
 _MAX_COMPARED: Final = 50
 """With how many names one that is not there is compared, to suggest the one that was meant."""
+_MAX_ALIKE: Final = 20
+"""The same where there are more: of those that have the most parts of three letters in common with it."""
 _MAX_PARTS: Final = 2_000
 """How many names with a part in common are looked at, to find those that have most in common."""
 _MAX_NAME_CHARS: Final = 256
@@ -87,7 +89,7 @@ class ToolRegistry:
         index = self._name_index
         rarest = sorted((index[part] for part in _split_name(name) if part in index), key=len)
         shared = Counter(islice(chain.from_iterable(rarest), _MAX_PARTS))
-        return difflib.get_close_matches(name, [known for known, _ in shared.most_common(_MAX_COMPARED)], n=2)
+        return difflib.get_close_matches(name, [known for known, _ in shared.most_common(_MAX_ALIKE)], n=2)
 
     def select(self, *selectors: str) -> Self:
         """A registry of the tools that one of the selectors names: a name, a glob, a source, a tag."""
