@@ -16,8 +16,11 @@ _MAX_CACHED_VECTORS: Final = 4096
 _BLOCK: Final = 1000
 """Rows of a matrix that are multiplied at once."""
 _STOP_WORDS: Final = frozenset(
-    "a an and are at do find for from get has have how i in is it list look me my of on or please show that the this to "
-    "up what where which who with you your".split()  # noqa: SIM905  # a line each otherwise
+    (
+        *("a", "an", "and", "are", "at", "do", "find", "for", "from", "get", "has", "have", "how", "i", "in", "is"),
+        *("it", "list", "look", "me", "my", "of", "on", "or", "please", "show", "that", "the", "this", "to", "up"),
+        *("what", "where", "which", "who", "with", "you", "your"),
+    )
 )
 
 
