@@ -9,7 +9,9 @@ import httpx2
 from starlette.applications import Starlette
 
 from handrail import Executor, Policy, Rule, tool
-from handrail.serve import build_app
+from handrail.providers.messages import UserMessage
+from handrail.providers.provider import ModelRequest, ModelResponse, StreamEvent, TextDelta
+from handrail.serve import ChatAgent, build_app
 from handrail.store import SqlStore
 from handrail.store.keys import Role
 
@@ -35,6 +37,25 @@ async def close_account(account: str) -> str:
     """Close an account for good."""
     raise RuntimeError(f"nobody knows what became of {account}")
 
+
+class Parrot:
+    """A model that says what it is told, and calls no tool."""
+
+    name = "parrot:model"
+
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[StreamEvent]:
+        last = request.messages[-1]
+        text = f"You said: {last.text}" if isinstance(last, UserMessage) else "Done."
+        yield TextDelta(text=text)
+        yield ModelResponse(text=text, calls=(), finish_reason="stop", id="r")
+
+    async def ask(self, request: ModelRequest) -> ModelResponse:
+        *_, response = [event async for event in self.stream(request)]
+        assert isinstance(response, ModelResponse)
+        return response
+
+
+PARROT = ChatAgent(provider=Parrot())
 
 POLICY = Policy([Rule.ask("pay", by="operator"), Rule.allow("close_account")], asks="operator")
 

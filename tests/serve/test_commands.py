@@ -1,5 +1,6 @@
 """The command line beside the gateway: keys, approvals, why, audit, and the gateway of a desktop client."""
 
+import argparse
 import asyncio
 import json
 import os
@@ -14,6 +15,8 @@ from mcp.client.streamable_http import streamable_http_client
 
 from handrail import Executor, Policy, ToolCall, ToolContext
 from handrail.cli.main import main
+from handrail.cli.serve import _is_agent, _open_agent
+from handrail.errors import ConfigError
 from handrail.store import open_store
 from tests.serve.desk import ROOT, Browser, text_of
 from tests.tools import pay
@@ -213,3 +216,46 @@ async def test_serve_without_a_file_prints_its_keys_once_and_ends_when_it_is_tol
             if process.returncode is None:
                 process.kill()
                 await process.wait()
+
+
+AGENT = """
+from handrail import Agent, Guideline, tool
+from handrail.guide import GuidelineMatch, Plan, ScriptedJudge, ToolVerdict
+
+@tool(read_only=True)
+def get_balance(account: str) -> int:
+    '''Look up a balance.'''
+    return 5
+
+judge = ScriptedJudge(
+    [Plan((GuidelineMatch("g1"),), (ToolVerdict("get_balance", "needs_to_run", {"account": "a"}),))], ["You have 5."]
+)
+AGENT = Agent(judge=judge, tools=[get_balance], guidelines=[Guideline(condition="a balance", tools=("get_balance",))])
+"""
+
+
+@pytest.mark.parametrize("named", ["agent.py", "agent.py:AGENT", "agent:AGENT"])
+async def test_serve_lets_people_talk_to_an_agent(named: str, tmp_path: Path) -> None:
+    (tmp_path / "agent.py").write_text(AGENT)
+    options = argparse.Namespace(
+        file=named, store=f"sqlite:///{tmp_path}/a.db", provider=None, model=None, worker=False
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path)
+        patch.syspath_prepend(str(tmp_path))
+        assert _is_agent(named)
+        async with _open_agent(options) as (app, store), app.router.lifespan_context(app):
+            _, secret = await store.keys.create(role="caller", who="bot")
+            http = httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app), base_url="http://service/v1")
+            headers = {"Authorization": f"Bearer {secret}", "Accept": "application/json"}
+            answer = await http.post("/sessions/s/turns", json={"message": "how much?"}, headers=headers)
+            assert (answer.status_code, answer.json()["text"]) == (200, "You have 5.")
+
+
+async def test_serve_wants_an_agent_that_is_one(tmp_path: Path) -> None:
+    (tmp_path / "other.py").write_text("AGENT = 3")
+    options = argparse.Namespace(file=f"{tmp_path}/other.py:AGENT", store=None, provider=None, model=None, worker=False)
+    with pytest.raises(ConfigError, match="must be an Agent, got int"):
+        async with _open_agent(options):
+            pass
+    assert not _is_agent("gateway.yaml")

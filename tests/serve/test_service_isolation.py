@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from hypothesis import given, settings
@@ -15,7 +16,7 @@ from msgspec import Struct
 
 from handrail.store import SqlStore, open_store
 from handrail.store.keys import Role
-from tests.serve.service import Client, Replica, open_replica
+from tests.serve.service import PARROT, Client, Replica, open_replica
 
 ROLES: tuple[Role, ...] = ("caller", "viewer", "operator", "admin")
 OTHER = "globex"
@@ -49,6 +50,7 @@ class World(Struct):
             "pay", {"invoice": f"{mark}-approve", "amount": 1}, session=session, call_id=f"{mark}-approve"
         )
         await caller.call("close_account", {"account": mark}, session=session, call_id=f"{mark}-doubt")
+        await caller.request("POST", f"/sessions/{session}/turns", json={"message": mark, "customer_id": mark})
         created = await admin.post("/keys", {"role": "viewer", "who": mark}, status=201)
         config = {"tenant_id": tenant, "instructions": mark}
         assert (await admin.request("PUT", f"/tenants/{tenant}", json={"config": config})).status_code == 200
@@ -66,7 +68,7 @@ class World(Struct):
 
 @asynccontextmanager
 async def open_world(store: SqlStore) -> AsyncGenerator[World]:
-    async with open_replica(store, tenants=store.tenants) as replica:
+    async with open_replica(store, tenants=store.tenants, agent=PARROT) as replica:
         clients = {
             (tenant, role): await replica.connect(role, tenant, who=f"{role}-of-{tenant}")
             for tenant in ("acme", OTHER)
@@ -125,6 +127,13 @@ def list_requests(ids: dict[str, str]) -> list[tuple[str, str, dict[str, Any]]]:
         ("GET", "/keys", {}),
         ("POST", "/keys", {"json": {"role": "admin", "who": "us", "tenant_id": ids["tenant"]}}),
         ("DELETE", f"/keys/{ids['key']}", {}),
+        *[
+            ("POST", f"/sessions/{quote(name, safe='')}/{end}", {"json": {"message": "ours"}})
+            for name in (session, ids["short_session"])
+            for end in ("turns", "resume", "interrupt")
+        ],
+        *[("GET", f"/sessions/{quote(name, safe='')}", {}) for name in (session, ids["short_session"])],
+        ("GET", f"/sessions/{ids['short_session']}", {"params": {"tenant_id": ids["tenant"]}}),
         ("GET", "/metrics", {}),
         ("GET", "/health", {}),
         ("GET", "/ready", {}),
@@ -174,6 +183,7 @@ async def snapshot(world: World, tenant: str) -> dict[str, Any]:
         "tenant": await admin.get(f"/tenants/{tenant}"),
         "revisions": await admin.get(f"/tenants/{tenant}/history"),
         "keys": await admin.get("/keys"),
+        "session": await world.clients[tenant, "operator"].get(f"/sessions/{tenant}-s"),
     }
 
 
@@ -199,6 +209,7 @@ READS = (
     "GET /keys",
     "GET /tenants",
     "GET /calls",
+    "GET /sessions",
     "GET /re",
 )
 

@@ -8,9 +8,16 @@ from prometheus_client import CollectorRegistry
 
 from handrail.store import SqlStore
 from handrail.store.keys import ROLES
-from tests.serve.service import Replica, open_replica
+from tests.serve.service import PARROT, Replica, open_replica
 
-PATHS: dict[str, str] = {"token": "apr_none", "tenant_id": "acme", "id": "none", "format": "mcp", "name": "pay"}
+PATHS: dict[str, str] = {
+    "token": "apr_none",
+    "tenant_id": "acme",
+    "id": "none",
+    "format": "mcp",
+    "name": "pay",
+    "session_id": "s",
+}
 CALL = {"tool": "get_balance", "arguments": {"account": "a"}, "session_id": "s"}
 BODIES: dict[str, Any] = {
     "POST /calls": CALL,
@@ -22,6 +29,7 @@ BODIES: dict[str, Any] = {
     "POST /tenants/validate": {"config": {"tenant_id": "acme"}},
     "PUT /tenants/{tenant_id}": {"config": {"tenant_id": "acme"}},
     "POST /tenants/{tenant_id}/rollback": {"revision": 1},
+    "POST /sessions/{session_id}/turns": {"message": "hello"},
 }
 QUERIES = {
     "GET /calls/result": {"session_id": "s", "call_id": "c"},
@@ -38,6 +46,10 @@ ALLOWED = {
     "GET /tools": "caller viewer operator admin",
     "GET /tools/{name}": "caller viewer operator admin",
     "GET /tools/definitions/{format}": "caller viewer operator admin",
+    "POST /sessions/{session_id}/turns": "caller",
+    "POST /sessions/{session_id}/resume": "caller",
+    "POST /sessions/{session_id}/interrupt": "caller",
+    "GET /sessions/{session_id}": "caller operator",
     "GET /approvals": "caller viewer operator admin",
     "GET /approvals/history": "viewer operator admin",
     "GET /approvals/{token}": "caller viewer operator admin",
@@ -78,7 +90,7 @@ async def ask(replica: Replica, route: str, role: Any, tenant_id: str | None = "
 
 
 async def test_each_route_takes_the_roles_that_are_documented_and_no_other(store: SqlStore) -> None:
-    async with open_replica(store, tenants=store.tenants, registry=CollectorRegistry()) as replica:
+    async with open_replica(store, tenants=store.tenants, registry=CollectorRegistry(), agent=PARROT) as replica:
         found = await list_routes(replica)
         assert set(found) == {*ALLOWED, *PUBLIC}, "a route has no line in the table of roles"
         for route in sorted(ALLOWED):
@@ -88,7 +100,7 @@ async def test_each_route_takes_the_roles_that_are_documented_and_no_other(store
 
 
 async def test_no_route_but_health_answers_without_a_key(store: SqlStore) -> None:
-    async with open_replica(store, tenants=store.tenants, registry=CollectorRegistry()) as replica:
+    async with open_replica(store, tenants=store.tenants, registry=CollectorRegistry(), agent=PARROT) as replica:
         for route in ALLOWED:
             method, path = route.split()
             for headers in ({}, {"Authorization": "Bearer hrk_wrong"}, {"Authorization": "Basic YTpi"}):

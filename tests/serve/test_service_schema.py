@@ -28,7 +28,7 @@ from schemathesis.specs.openapi.checks import (
 from handrail.serve import ApiLimits
 from handrail.store import open_store
 from handrail.store.keys import ROLES
-from tests.serve.service import open_replica
+from tests.serve.service import PARROT, open_replica
 from tests.sources.serving import bind
 
 FULL = os.environ.get("HYPOTHESIS_PROFILE") == "full"
@@ -62,7 +62,9 @@ class Server:
         url = f"sqlite:///{self._folder}/schema.db"
         async with (
             open_store(url, audit_values=True) as store,
-            open_replica(store, tenants=store.tenants, registry=CollectorRegistry(), api_limits=limits) as replica,
+            open_replica(
+                store, tenants=store.tenants, registry=CollectorRegistry(), api_limits=limits, agent=PARROT
+            ) as replica,
         ):
             for role in ROLES:
                 client = await replica.connect(role, None)

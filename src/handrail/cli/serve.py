@@ -1,21 +1,27 @@
-"""`handrail serve`: the service of a configuration file, or of the example agent: API, MCP and console."""
+"""`handrail serve`: the service of a configuration file, or of an agent: API, MCP and console."""
 
 import argparse
 import asyncio
+import os
 import signal
 import socket
 import sys
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, Final
 
 from handrail.authorize.policy import Policy
-from handrail.cli.agent_file import load_agent_file
+from handrail.cli.agent_file import AgentFile, load_agent_file
+from handrail.cli.object_reference import load_object
+from handrail.cli.provider_choice import PROVIDERS, choose_provider
 from handrail.cli.store_option import DEFAULT_STORE
 from handrail.errors import ConfigError, MissingExtraError
 from handrail.execute.executor import Executor
 from handrail.execute.limits import Timeouts
+from handrail.guide import Agent
+from handrail.sources.connection import connect
 from handrail.store import open_store
 
 _FIRST_KEYS: Final[dict[Any, tuple[str, str]]] = {
@@ -24,13 +30,25 @@ _FIRST_KEYS: Final[dict[Any, tuple[str, str]]] = {
     "caller": ("client", "the bearer token of a client, over HTTP or MCP"),
 }
 """What a database without keys gets, with the holder and the use of each."""
+_PROVIDER_VARIABLES: Final = (
+    *("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GEMINI_API_KEY"),
+    *("OPENAI_BASE_URL", "HANDRAIL_MODEL"),
+)
+"""Without one of them no model is asked for: a service starts no download."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
     parser.add_argument(
-        "file", nargs="?", metavar="FILE", help="the configuration, such as gateway.yaml (default: the example agent)"
+        "file",
+        nargs="?",
+        metavar="FILE",
+        help="the configuration, such as gateway.yaml; or an agent: a Python file as of `handrail chat`, or "
+        "module:agent (default: the example agent)",
     )
+    parser.add_argument("--store", metavar="URL", help="of an agent: sqlite:///… or postgresql://… (./handrail.db)")
+    parser.add_argument("--provider", choices=PROVIDERS, metavar="NAME", help="of an agent's model")
+    parser.add_argument("--model", help="of an agent: the model's name")
     parser.add_argument("--host", default="127.0.0.1", help="the address to listen at (default: this machine only)")
     parser.add_argument(
         "--grace", type=int, default=5, metavar="SECONDS", help="how long requests may go on when it is stopped (5)"
@@ -58,8 +76,7 @@ async def _serve(options: argparse.Namespace) -> None:
     config = uvicorn.Config("", log_level="warning", timeout_graceful_shutdown=grace, server_header=False)
     listener = _bind(options.host, options.port)
     url = f"http://{options.host}:{listener.getsockname()[1]}"
-    is_worker = options.worker
-    opening = _open_example(is_worker) if options.file is None else _open_file(options.file, url, is_worker)
+    opening = _open_agent(options) if _is_agent(options.file) else _open_file(options.file, url, options.worker)
     async with opening as (app, store):
         print(f"console: {url}/\nHTTP:    {url}/v1\nMCP:     {url}/mcp", flush=True)
         if not await store.keys.list():
@@ -110,33 +127,81 @@ async def _open_file(file: str, url: str, is_worker: bool) -> AsyncGenerator[tup
 
 
 @asynccontextmanager
-async def _open_example(is_worker: bool) -> AsyncGenerator[tuple[Any, Any]]:
+async def _open_agent(options: argparse.Namespace) -> AsyncGenerator[tuple[Any, Any]]:
+    """Serve an agent: the example, a file as `handrail chat` takes it, or `module:agent`."""
     from handrail.serve.app import build_app  # noqa: PLC0415  # optional
     from handrail.serve.gateway import build_metrics  # noqa: PLC0415  # optional
 
-    agent = load_agent_file()
-    # Nobody is in a conversation here: what the example asks the customer, an operator is asked.
-    rules = [rule for rule in agent.policy.rules if rule.by != "customer"]
-    async with open_store(DEFAULT_STORE, audit_values=True) as store:
+    file = _load_agent(options.file)
+    policy = file.policy if file.agent is None else file.agent.executor.policy
+    if options.file is None:
+        # MCP clients have nobody to ask: what the example asks the customer, an operator is asked.
+        policy = Policy([rule for rule in policy.rules if rule.by != "customer"], asks="operator")
+    store_url = options.store or os.environ.get("HANDRAIL_STORE") or DEFAULT_STORE
+    async with open_store(store_url, audit_values=True) as store, connect(file.sources) as sources:
         metrics = build_metrics()
         executor = Executor(
-            agent.tools,
-            policy=Policy(rules, asks="operator"),
+            [*file.tools, sources],
+            policy=policy,
             store=store,
             listeners=metrics,
             timeouts=Timeouts(approval=3_600),
         )
-        print(
-            "No file was given: this is the example agent of a bank, with the database ./handrail.db", file=sys.stderr
-        )
+        agent = _choose_agent(options, file)
+        if options.file is None:
+            text = "No file was given: this is the example agent of a bank, with the database"
+            print(f"{text} {store_url.removeprefix('sqlite:///')}", file=sys.stderr)
+        if agent is None:
+            text = "No model is configured, so that nobody can talk to the agent: set OPENAI_API_KEY, or --provider."
+            print(text, file=sys.stderr)
         async with executor:
             registry = metrics[0].registry if metrics else None
             app = build_app(
                 executor,
                 store=store,
-                deps=agent.make_deps(),
+                deps=file.make_deps(),
                 tenants=store.tenants,
                 registry=registry,
-                worker=is_worker,
+                worker=options.worker,
+                agent=agent,
             )
             yield app, store
+        if (close := getattr(getattr(agent, "provider", None), "aclose", None)) is not None:
+            await close()
+
+
+def _is_agent(file: str | None) -> bool:
+    return file is None or file.endswith(".py") or (":" in file and not file.endswith((".yaml", ".yml")))
+
+
+def _load_agent(file: str | None) -> AgentFile:
+    if file is None or (file.endswith(".py") and ":" not in Path(file).name):
+        return load_agent_file(file)
+    agent = load_object(file)
+    if not isinstance(agent, Agent):
+        raise ConfigError(f"{file} must be an Agent, got {type(agent).__name__}.")
+    own = agent.executor
+    return AgentFile(
+        tools=own.registry,
+        policy=own.policy,
+        instructions=agent.instructions,
+        make_deps=lambda: None,
+        agent=agent,
+    )
+
+
+def _choose_agent(options: argparse.Namespace, file: AgentFile) -> Any:
+    """The agent with its model; None if no model was chosen and none is configured."""
+    from handrail.serve import ChatAgent  # noqa: PLC0415  # optional
+
+    agent = file.agent
+    if agent is not None and (agent.judge is not None or agent.provider is not None):
+        return agent
+    is_configured = any(os.environ.get(name) for name in _PROVIDER_VARIABLES)
+    if options.provider is None and options.model is None and not is_configured:
+        return None
+    provider = choose_provider(os.environ, name=options.provider, model=options.model)
+    if agent is None:
+        return ChatAgent(provider=provider, instructions=file.instructions)
+    agent.provider = provider
+    return agent

@@ -461,16 +461,18 @@ class Agent:
         budget: Budget | None = None,
         create: bool = False,
         allow_memory_ledger: bool = False,
+        executor: Executor | None = None,
     ) -> GuidedSession:
         """Load a session that was saved. With `create`, start a new one if none is saved under this id.
 
-        The other options are those of `session`; they are not saved, so pass them again.
+        The other options are those of `session`; they are not saved, so pass them again. `executor` runs the calls
+        instead of the agent's own, such as one with the rules of a tenant: `agent.executor.with_tools(…)`.
         """
         context = self._build_context(session_id, customer_id, tenant_id, tenant, deps, plugin_data, secrets)
         options = self._build_session_options(budget, sessions)
         provider = self.provider or NoProvider()
         options["allow_memory_ledger"] = allow_memory_ledger
-        return await GuidedSession.load(provider, self.executor, context=context, create=create, **options)
+        return await GuidedSession.load(provider, executor or self.executor, context=context, create=create, **options)
 
     def _build_context(
         self,

@@ -5,9 +5,17 @@ from typing import TYPE_CHECKING
 from handrail.core.lazy_exports import build_getattr
 
 if TYPE_CHECKING:
+    from handrail.serve.api.conversations import ChatAgent
     from handrail.serve.api.gate import ApiLimits
     from handrail.serve.app import build_app
 
-__all__ = ["ApiLimits", "build_app"]
+__all__ = ["ApiLimits", "ChatAgent", "build_app"]
 
-__getattr__ = build_getattr(__name__, {"ApiLimits": "handrail.serve.api.gate", "build_app": "handrail.serve.app"})
+__getattr__ = build_getattr(
+    __name__,
+    {
+        "ApiLimits": "handrail.serve.api.gate",
+        "ChatAgent": "handrail.serve.api.conversations",
+        "build_app": "handrail.serve.app",
+    },
+)

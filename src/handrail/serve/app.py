@@ -19,6 +19,7 @@ from handrail.execute.executor import Executor
 from handrail.execute.worker import Worker
 from handrail.serve.access import Access
 from handrail.serve.api.app import build_api
+from handrail.serve.api.conversations import Conversations, ServedAgent
 from handrail.serve.api.gate import ApiLimits
 from handrail.serve.api.service import Service
 from handrail.serve.console import Console
@@ -63,6 +64,7 @@ def build_app(
     registry: "CollectorRegistry | None" = None,
     api_limits: ApiLimits | None = None,
     worker: bool = False,
+    agent: ServedAgent | None = None,
 ) -> Starlette:
     """The tools of an executor for MCP clients at `/mcp`, the HTTP API at `/v1`, and the console at `/`; `store` is the
     executor's own.
@@ -87,6 +89,8 @@ def build_app(
         registry: Has the metrics for `/v1/metrics`.
         api_limits: How much one key may use of the HTTP API.
         worker: Runs the durable calls of the store in this process, while the app does.
+        agent: Whose conversations are served, at `/v1/sessions` and on the page Sessions: a `ChatAgent`, or an `Agent`
+            with this executor.
     """
     if executor.approvals is not store.approvals:
         raise ConfigError("store must be the store of the executor: Executor(…, store=store).")
@@ -96,10 +100,19 @@ def build_app(
     pools = None
     if tenants is not None:
         pools = TenantPools(executor, tenants, builder=tools or ToolBuilder(), trust=trust or TenantTrust())
+    limits = api_limits or ApiLimits()
+    conversations = None if agent is None else Conversations(agent, executor, store, limits=limits)
     service = Service(
-        executor=executor, store=store, access=access, deps=deps, tenants=pools, phone=phone, registry=registry
+        executor=executor,
+        store=store,
+        access=access,
+        deps=deps,
+        tenants=pools,
+        phone=phone,
+        registry=registry,
+        conversations=conversations,
     )
-    api = build_api(service, limits=api_limits or ApiLimits(), title=title)
+    api = build_api(service, limits=limits, title=title)
     where = f"at {url.rstrip('/')}/decide/{{token}}" if url else "on the Decide page, or with `handrail approvals`"
     console = Console(executor, store, access=access, feed=feed, notices=notices or list, title=title)
     mcp = build_mcp_endpoint(executor, calls, decide_where=where)
@@ -116,6 +129,8 @@ def build_app(
             async with endpoint.router.lifespan_context(endpoint):
                 yield
         finally:
+            if conversations is not None:
+                await conversations.aclose()
             if working is not None and running is not None:
                 await working.drain()
                 await asyncio.gather(running, return_exceptions=True)

@@ -6,7 +6,7 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
 from handrail.core.version import __version__
-from handrail.serve.api import calls, decisions, operations, records, tenants, tools
+from handrail.serve.api import calls, decisions, operations, records, sessions, tenants, tools
 from handrail.serve.api.gate import ApiGate, ApiLimits
 from handrail.serve.api.problems import add_error_handlers
 from handrail.serve.api.service import Service
@@ -28,6 +28,8 @@ def build_api(service: Service, *, limits: ApiLimits, title: str) -> ApiGate:
     for module in (calls, decisions, records, tenants, tools):
         api.include_router(module.build_router())
     api.include_router(operations.build_router(service))
+    if service.conversations is not None:
+        api.include_router(sessions.build_router(service, service.conversations, json_timeout=limits.request_timeout))
 
     def describe() -> dict[str, Any]:
         if api.openapi_schema is None:

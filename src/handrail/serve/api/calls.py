@@ -233,7 +233,7 @@ def build_router() -> APIRouter:
             return respond_result(result, context.session_id)
         state = "queued" if is_durable else "running"
         accepted = {"session_id": context.session_id, "call_id": call.id, "state": state}
-        return Response(_encode(accepted), status_code=202, media_type="application/json")
+        return Response(encode_values(accepted), status_code=202, media_type="application/json")
 
     @router.get(
         "/calls/result",
@@ -401,8 +401,13 @@ async def wait_for(executor: Executor, approval: Approval, seconds: float) -> bo
 
 def respond_result(result: ToolResult, session_id: str) -> Response:
     """The response with the result of a call."""
+    return Response(encode_values(build_result(result, session_id)), media_type="application/json")
+
+
+def build_result(result: ToolResult, session_id: str) -> dict[str, Any]:
+    """The result of a call as JSON values."""
     approval, decision, error = result.approval, result.decision, result.error
-    values: dict[str, Any] = {
+    return {
         "ok": result.ok,
         "output": None if error is not None else result.output,
         "error": None
@@ -434,10 +439,10 @@ def respond_result(result: ToolResult, session_id: str) -> Response:
             for part in result.media
         ],
     }
-    return Response(_encode(values), media_type="application/json")
 
 
-def _encode(values: dict[str, Any]) -> bytes:
+def encode_values(values: dict[str, Any]) -> bytes:
+    """JSON values as bytes, whatever a tool has returned."""
     try:
         return msgspec.json.encode(values)
     except (TypeError, ValueError, RecursionError):  # Half of a surrogate pair, or a value that JSON does not have.

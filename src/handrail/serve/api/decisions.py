@@ -183,7 +183,7 @@ def build_router() -> APIRouter:
     @router.get("/approvals/{token}", tags=["approvals"], summary="Show one question", responses=found)
     async def show(request: Request, token: Token, key: ApiKey = allow("caller", *READERS)) -> ApprovalBody:
         """One question, with the exact arguments."""
-        return _build_approval(await find_approval(request, key, token))
+        return build_approval(await find_approval(request, key, token))
 
     @router.post("/approvals/{token}/approve", tags=["approvals"], summary="Approve a call", responses=decided)
     async def approve(
@@ -294,15 +294,16 @@ def _finish(service: Service, request: Request, key: ApiKey, known: Approval, af
         service.note(request, key, "approval_decided_over_http", tenant_id=known.tenant_id, **fields)
     elif after.who not in (None, _get_who(key, known)):
         raise ApiError(409, ApprovalError.code, f"{after.who} was faster: this approval is {after.state} already.")
-    return _build_approval(after)
+    return build_approval(after)
 
 
 def _build_page(key: ApiKey, items: list[Approval], last: Approval | None) -> ApprovalPage:
-    seen = [_build_approval(one) for one in items if is_visible(key, one.tenant_id)]
+    seen = [build_approval(one) for one in items if is_visible(key, one.tenant_id)]
     return ApprovalPage(items=seen, next=None if last is None else last.token)
 
 
-def _build_approval(approval: Approval) -> ApprovalBody:
+def build_approval(approval: Approval) -> ApprovalBody:
+    """An approval as the API shows it."""
     values = {name: getattr(approval, name) for name in ApprovalBody.model_fields}
     for name in ("arguments", "changed_arguments"):
         if values[name] is not None:

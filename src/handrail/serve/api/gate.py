@@ -18,7 +18,7 @@ from handrail.serve.mcp_gate import AsgiReceive, AsgiScope, AsgiSend
 _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9_.:-]{1,128}\Z")
 _NO_KEY: Final = ("/health", "/ready", "/openapi.json", "/phone/webhook")
 """Routes without a key: they say nothing about anybody, or check a signature themselves."""
-_STREAMED: Final = ("/audit/export",)
+_STREAMED: Final = re.compile(r"/audit/export\Z|/sessions/[^/]+/(turns|resume)\Z")
 """Routes that may take longer than other requests; they check the key again as they go."""
 _MAX_KEYS: Final = 10_000
 
@@ -36,14 +36,19 @@ class ApiLimits(Struct, frozen=True, kw_only=True):
     """For each key, in each replica; more are `rate_limited`."""
     burst: int = 200
     """Requests that a key may send at once, after it was quiet."""
+    turn_timeout: float = 600.0
+    """Seconds after which the turn of a conversation is interrupted."""
+    max_turns: int = 200
+    """Turns of conversations that run at once, in each replica."""
 
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
             value: object = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
                 raise ConfigError(f"{name} must be more than 0, got {value!r}.")
-        if self.burst < 1:
-            raise ConfigError(f"burst must be at least 1, got {self.burst!r}.")
+        for name, value in (("burst", self.burst), ("max_turns", self.max_turns)):
+            if value < 1:
+                raise ConfigError(f"{name} must be at least 1, got {value!r}.")
 
 
 class KeyRates:
@@ -102,7 +107,7 @@ class ApiGate:
             async with asyncio.timeout(self._limits.body_timeout) as deadline:
                 body = await self._read_body(headers, receive)
                 begun = asyncio.get_running_loop().time()
-                deadline.reschedule(None if path in _STREAMED else begun + self._limits.request_timeout)
+                deadline.reschedule(begun + self._get_time(path))
                 await self._app({**scope, "state": state}, _Replay(body, receive), add_id)
         except ApiError as error:
             await _answer(error, request_id, add_id)
@@ -122,6 +127,11 @@ class ApiGate:
                 raise
             if not has_started:
                 await _answer(answer, request_id, add_id)
+
+    def _get_time(self, path: str) -> float:
+        """Seconds for a request. A stream has the time of a turn, too: then it is cut off, whoever does not read it."""
+        limits = self._limits
+        return limits.request_timeout + (limits.turn_timeout if _STREAMED.match(path) else 0)
 
     async def _find_key(self, headers: dict[str, str]) -> Any:
         try:

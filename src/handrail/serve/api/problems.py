@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from handrail.core.log import log
 from handrail.core.text import compact_json, encodable
-from handrail.errors import ApprovalError, ConfigError, HandrailError, StoreError, ToolError
+from handrail.errors import ApprovalError, ConfigError, HandrailError, ProviderError, StoreError, ToolError
 
 STORE_AWAY: Final = (
     "The database does not answer. Whether the request was recorded is not known: look, and send it again."
@@ -98,6 +98,8 @@ def to_api_error(error: Exception) -> ApiError:
             return ApiError(503, "unavailable", STORE_AWAY, retryable=True, headers={"retry-after": "5"})
         case ConfigError():
             return ApiError(422, error.code, error.message)
+        case ProviderError():
+            return ApiError(502, error.code, error.message, retryable=error.retryable)
         case _:
             return ApiError(500, "internal_error", "The server failed. It is logged under the id of this request.")
 
@@ -167,10 +169,11 @@ _DESCRIPTIONS: Final = {
     404: "There is nothing of this name, or it is another tenant's (`not_found`).",
     405: "The route does not take this method (`method_not_allowed`).",
     408: "The body did not arrive in time (`invalid_arguments`).",
-    409: "It was decided already, or changed meanwhile (`approval_error`, `store_error`).",
+    409: "It was decided already, runs, or changed meanwhile (`approval_error`, `in_progress`, `store_error`).",
     413: "The body is too long (`invalid_arguments`).",
     422: "A value is missing or wrong (`invalid_arguments`, `config_error`).",
     429: "Too many requests with this key (`rate_limited`); `Retry-After` says when.",
+    502: "The model's provider failed; the code says how (`unavailable`, `rate_limit`, `refusal`).",
     503: "The database does not answer, or the request took too long (`unavailable`).",
 }
 EVERY_ROUTE: Final = (401, 403, 408, 413, 422, 429, 503)

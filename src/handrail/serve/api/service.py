@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
     from handrail.phone.gateway import PhoneGateway
+    from handrail.serve.api.conversations import Conversations
     from handrail.serve.tenant_pools import TenantPool, TenantPools
 
 _MAX_ID_CHARS: Final = 512
@@ -38,6 +39,7 @@ class Service(Struct, frozen=True, kw_only=True):
     tenants: "TenantPools | None" = None
     phone: "PhoneGateway | None" = None
     registry: "CollectorRegistry | None" = None
+    conversations: "Conversations | None" = None
 
     async def get_executor(self, key: ApiKey) -> Executor:
         """The executor of a key's tenant: the one of all, or one with the tenant's own tools and rules."""
@@ -77,16 +79,30 @@ class Service(Struct, frozen=True, kw_only=True):
             secrets={} if pool is None else pool.secrets,
         )
 
-    def note(self, request: Request, key: ApiKey, name: str, *, tenant_id: str | None = None, **fields: Any) -> None:
+    def note(
+        self,
+        request: Request,
+        key: ApiKey,
+        name: str,
+        *,
+        tenant_id: str | None = None,
+        session_id: str = "",
+        **fields: Any,
+    ) -> None:
         """Audit that a request changed something: who, what, and the id of the request."""
         known = {"request_id": get_request_id(request), "key": key.id, "who": key.who, **fields}
         tenant = key.tenant_id if tenant_id is None else tenant_id
-        self.store.audit(LogEvent(at=time.time(), session_id="", tenant_id=tenant, name=name, fields=known))
+        self.store.audit(LogEvent(at=time.time(), session_id=session_id, tenant_id=tenant, name=name, fields=known))
 
 
 def scope_session(key: ApiKey, session_id: str) -> str:
     """The session of a caller as it is stored: two tenants that use one name mean two sessions."""
-    prefix = f"api:{quote(key.tenant_id or '', safe='')}/"
+    return scope_tenant_session(key.tenant_id, session_id)
+
+
+def scope_tenant_session(tenant_id: str | None, session_id: str) -> str:
+    """The session of a tenant as it is stored."""
+    prefix = f"api:{quote(tenant_id or '', safe='')}/"
     return session_id if session_id.startswith(prefix) else prefix + to_storable(session_id)
 
 
