@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from handrail import Executor, Policy, Rule, ToolContext, ToolError, ToolFlags, ToolResult, tool
 from handrail.core import CallFinished, CallStarted, CircuitBreakerChanged, selectors
-from handrail.execute import CircuitBreaker, Limits, RateLimit, Timeouts
+from handrail.execute import CircuitBreaker, Entry, Limits, RateLimit, Timeouts
 from handrail.execute.admission import ConcurrencyLimit
-from tests.execute.helpers import ALLOWED, Heard, Held, at, call, code_of, quiet
+from tests.execute.helpers import ALLOWED, Book, Heard, Held, at, call, code_of, quiet
 
 
 class Crowd:
@@ -124,6 +124,7 @@ def test_a_concurrency_limit_is_never_exceeded_and_nobody_is_forgotten(places: i
             assert len(inside) <= places
             assert len(inside) == places or not waiting
             assert limit.users == len(inside) + len(waiting)
+            assert len(limit._waiting) == len(waiting)  # pyright: ignore[reportPrivateUsage]
 
     asyncio.run(play())
 
@@ -194,7 +195,76 @@ async def test_a_refused_call_uses_up_nothing() -> None:
     assert (await executor.run(call("act", "c-2", n=2), at())).output == 2  # The approval is still good.
 
 
+class ReluctantBook(Book):
+    """A ledger that says once that a call cannot be claimed, as if another process had changed it meanwhile."""
+
+    refuses = 1
+
+    async def claim(self, entry: Entry, **given: Any) -> bool:
+        self.refuses -= 1
+        return False if self.refuses >= 0 else await super().claim(entry, **given)
+
+
+async def test_a_call_that_has_to_be_claimed_again_counts_once() -> None:
+    @tool
+    async def act() -> str:
+        """Act."""
+        return "done"
+
+    executor = Executor(
+        [act],
+        policy=ALLOWED,
+        ledger=ReluctantBook(),
+        limits=Limits(rate_limits=[RateLimit(max_calls=1, period=600)], max_concurrent=1),
+        timeouts=Timeouts(call=20),
+    )
+
+    assert (await executor.run(call("act"), at())).output == "done"
+
+
 # The breaker
+
+
+class HeldBook(Book):
+    """A ledger that keeps who settles waiting until it is told to go on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.settling, self.go = asyncio.Event(), asyncio.Event()
+
+    async def settle(self, entry: Entry) -> None:
+        if entry.call_id == "c-1":
+            self.settling.set()
+            await self.go.wait()
+        await super().settle(entry)
+
+
+async def test_the_end_of_a_call_that_was_reported_before_does_not_end_the_try_of_another_one() -> None:
+    ledger, slow, runs = HeldBook(), Held(), list[int]()
+
+    @tool(concurrency_safe=True)
+    async def act(n: int) -> str:
+        """Act."""
+        runs.append(n)
+        if n == 1:
+            raise ConnectionError("down")
+        return await slow()
+
+    breaker = CircuitBreaker(max_failures=1, reset_timeout=0.02)
+    timeouts = Timeouts(overhead=1_000, call=1_000)
+    executor = Executor([act], policy=ALLOWED, ledger=ledger, limits=Limits(circuit_breaker=breaker), timeouts=timeouts)
+    first = asyncio.create_task(executor.run(call("act", "c-1", n=1), at("s-1")))
+    await ledger.settling.wait()
+    await asyncio.sleep(0.03)
+    trying = asyncio.create_task(executor.run(call("act", "c-2", n=2), at("s-2")))
+    await slow.begun.wait()
+    ledger.go.set()
+    await first
+
+    assert code_of(await executor.run(call("act", "c-3", n=3), at("s-3"))) == "unavailable"
+    slow.go.set()
+    await trying
+    assert runs == [1, 2]
 
 
 def broken(read_only: bool = True, circuit_breaker: CircuitBreaker | None = None) -> tuple[Executor, list[str], Heard]:
@@ -274,7 +344,8 @@ async def test_a_try_that_is_cancelled_lets_the_next_one_try(read_only: bool, ho
     await asyncio.sleep(0.03)
     trying = asyncio.create_task(executor.run(call("act", "c-2", n=2), at()))
     await slow.begun.wait()
-    assert code_of(await executor.run(call("act", "c-3", n=3), at("s-2"))) == "unavailable"
+    for id in ("c-3", "c-3b"):  # Who is refused while another one tries does not end its try.
+        assert code_of(await executor.run(call("act", id, n=3), at("s-2"))) == "unavailable"
     if how == "call":
         executor.cancel("c-2", session_id="s-1")
     else:

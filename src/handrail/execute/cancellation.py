@@ -81,7 +81,7 @@ class CallCanceller:
             if running.stopped_by is None:
                 self._stop(running, reason)
                 cancelled += 1
-        stuck = await _wait_for_end({running: end for running, end in ends.items() if not end.done()}, _FINAL_GRACE)
+        stuck = await _wait_for_end(ends, _FINAL_GRACE)
         self._emit_summary(every, session_id, reason, cancelled, remaining=len(stuck))
         return CancelResult(cancelled=cancelled, remaining=len(stuck))
 

@@ -93,8 +93,10 @@ class MemoryDelivery:
                     running.add(asyncio.create_task(self._handle(handle, *taken), name=f"handrail:deliver:{taken[0]}"))
                 changed.clear()
                 waking = asyncio.ensure_future(changed.wait())
-                await asyncio.wait({stopped, waking, *running}, return_when=asyncio.FIRST_COMPLETED)
-                waking.cancel()
+                try:
+                    await asyncio.wait({stopped, waking, *running}, return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    waking.cancel()
                 running = {task for task in running if not task.done()}
             if running:
                 await asyncio.wait(running)
