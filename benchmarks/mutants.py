@@ -23,7 +23,7 @@ import tomllib
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
@@ -49,6 +49,8 @@ NEEDS_POSTGRES = ("store",)
 """Parts with code that only runs on Postgres."""
 WANTED = 0.95
 MAX_TESTS = 1_000
+_SIZE = 200
+"""Lines: how many a test reaches anyway."""
 TIMEOUT = 600
 TEST_TIMEOUT = 60
 _OPPOSITES: dict[type[ast.cmpop], type[ast.cmpop]] = {
@@ -76,6 +78,8 @@ class Mutant:
     places: tuple[tuple[int, int], ...]
     """First and last line of the mistake, of its statement, and of its function: where tests may reach it."""
     function: str
+    is_cached: bool
+    """Whether the function runs once for many tests: only the first of them reaches its lines."""
     mistake: str
     before: str
     """The text that is changed, and the first line of its statement."""
@@ -103,6 +107,7 @@ def find_mutants(path: Path) -> Iterator[Mutant]:
                 line=_find_lines(node)[0],
                 places=tuple(_find_lines(one) for one in (node, statement, function)),
                 function=function.name,
+                is_cached=any("cache" in _quote(decorator) for decorator in function.decorator_list),
                 mistake=mistake,
                 before=before if seen[text] == 1 else f"{before} ({seen[text]})",
                 source=ast.unparse(ast.fix_missing_locations(changed)),
@@ -266,19 +271,43 @@ class Reached:
     by_file: dict[str, dict[int, set[str]]]
     sizes: Counter[str]
     """How many lines each test reaches."""
+    _near: dict[str, Counter[str]] = field(default_factory=dict[str, Counter[str]])
 
     def find_tests(self, mutant: Mutant) -> list[str]:
-        """The tests that reach the mistake, those that reach the fewest lines first, those on Postgres last.
+        """The tests that reach the mistake, those that are most about its file first, those on Postgres last.
 
         An expression inside a statement of several lines may have no line of its own, and a default belongs to all of
-        its function: then those that reach the statement, or the function.
+        its function: then those that reach the statement, or the function. What runs once (when it is imported, or
+        because it is cached) matters to every test that reaches the file.
         """
         lines = self.by_file.get(mutant.path, {})
-        for first, last in mutant.places:
+        every = (1, max(lines, default=0))
+        for first, last in (every,) if mutant.is_cached else (*mutant.places, every):
             found = set[str]().union(*(lines.get(line, ()) for line in range(first, last + 1)))
             if found:
-                return sorted(found, key=lambda test: ("postgres" in test, self.sizes[test], test))[:MAX_TESTS]
+                near = self._count_near(mutant.path)
+                return sorted(
+                    found, key=lambda test: ("postgres" in test, -near[test] / (_SIZE + self.sizes[test]), test)
+                )[:MAX_TESTS]
         return []
+
+    def _count_near(self, path: str) -> Counter[str]:
+        """How many lines each test reaches of the file and of its neighbours, as `approval_statements.py` of
+        `approvals.py`."""
+        stem = _get_stem(path)
+        if stem not in self._near:
+            self._near[stem] = Counter(
+                test
+                for file, lines in self.by_file.items()
+                if _get_stem(file) == stem
+                for tests in lines.values()
+                for test in tests
+            )
+        return self._near[stem]
+
+
+def _get_stem(path: str) -> str:
+    return path.removesuffix(".py").partition("_")[0].rstrip("s")
 
 
 def _environment(**more: str) -> dict[str, str]:

@@ -293,7 +293,7 @@ async def test_what_is_expired_is_forgotten_when_there_is_too_much_of_it() -> No
                 token=f"t-{n}",
                 tool="pay",
                 digest=f"{n}",
-                session_id=f"s-{n}",
+                session_id=f"s-{min(n, 400)}" if n else "s-400",
                 by="operator",
                 turn=1,
                 arguments={},
@@ -303,6 +303,8 @@ async def test_what_is_expired_is_forgotten_when_there_is_too_much_of_it() -> No
         )
     assert len(approvals._approvals) <= 10_001  # pyright: ignore[reportPrivateUsage]
     assert len(approvals._open) <= 10_001  # pyright: ignore[reportPrivateUsage]
+    assert list(approvals.by_session) == ["s-400"]
+    assert (await approvals.history(session_id="s-400", limit=1))[0].token == "t-10499"
 
 
 # No

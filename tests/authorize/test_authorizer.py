@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from handrail import Executor, Policy, Rule, ToolContext, ToolError, tool
+from handrail import ConfigError, Executor, Policy, Rule, ToolCall, ToolContext, ToolError, build_tool, tool
+from handrail.authorize import MemoryApprovals, authorizer
 from handrail.authorize.authorizer import Repetition
 from handrail.authorize.conditions import Condition
 from handrail.core import CallFinished, CallStarted, DecisionMade
@@ -208,6 +209,12 @@ async def test_observing_may_be_for_some_tools_only() -> None:
     assert "observed only" not in str(executor.explain(call("act"), at()))
 
 
+@pytest.mark.parametrize("mode", ["watch", {"act": "watch"}])
+def test_a_mode_that_there_is_not_is_an_error(mode: Any) -> None:
+    with pytest.raises(ConfigError, match="mode must be 'enforce' or 'observe', got 'watch'"):
+        Executor([act], mode=mode)
+
+
 async def test_observing_also_lets_a_failed_check_pass_and_says_so() -> None:
     def check(arguments: dict[str, Any], context: ToolContext[Any]) -> None:
         raise PermissionError("not yours")
@@ -324,3 +331,81 @@ async def test_a_repetition_is_asked_about_by_the_rule_that_asks_anyway_or_by_th
     assert again.decision is not None
     assert (again.decision.by, again.decision.rule.startswith(rule)) == (by, True)
     assert again.decision.reason.startswith(reason)
+
+
+# Asking
+
+
+@pytest.mark.parametrize(
+    ("policy", "by", "rule"),
+    [
+        (ALLOWED, "operator", "ask_operator"),
+        (Policy([Rule.allow("act", where={"n": 1})]), "operator", "ask_operator"),
+        (Policy([Rule.ask("act", by="customer")]), "operator", "ask_operator"),
+        (Policy([Rule.ask("act", by="operator", name="payments")]), "operator", "payments"),
+        (Policy([Rule.deny("act", name="closed")]), None, "closed"),
+    ],
+)
+async def test_a_call_that_an_operator_must_see_is_asked_about_unless_it_is_denied(
+    policy: Policy, by: str | None, rule: str
+) -> None:
+    sent = ToolCall(id="c-1", name="act", arguments_json='{"n": 1}', ask_operator="the guideline says so")
+    result = await Executor([act], policy=policy).run(sent, at())
+
+    assert result.decision is not None
+    assert (result.decision.by, result.decision.rule, ran) == (by, rule, [])
+    assert code_of(result) == ("approval_required" if by else "permission_denied")
+
+
+@pytest.mark.parametrize(
+    ("host", "says"), [("crm.test", "why (sent to crm.test)"), ("", "why"), (5, "why"), (None, "why")]
+)
+async def test_a_question_says_where_the_call_goes(host: Any, says: str) -> None:
+    sends: Any = build_tool(
+        {"name": "send", "input_schema": {}, "execute": lambda payload: None, "metadata": {"host": host}}
+    )
+    executor = Executor([sends], policy=Policy([Rule.ask("send", by="operator", reason="why")]))
+    await executor.run(call("send"), at())
+
+    assert [asked.question for asked in await executor.approvals.pending()] == [says]
+
+
+async def test_the_developer_learns_once_that_turns_must_be_counted(caplog: pytest.LogCaptureFixture) -> None:
+    executor = Executor([act])
+    for number in range(2):
+        asked = await executor.run(call("act", f"c-{number}", n=number), at(customer_id="ann"))
+        assert asked.approval is not None
+        assert "raise ToolContext(turn=…)" not in caplog.text
+        await executor.approvals.approve(asked.approval.token, by="customer", who="ann")
+
+    for number in (0, 1, 0):
+        await executor.run(call("act", f"c-{number}", n=number), at(customer_id="ann"))
+
+    assert caplog.text.count("raise ToolContext(turn=…)") == 1
+    assert ran == []
+
+
+async def test_open_questions_are_remembered_until_they_are_answered_and_the_oldest_go_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(authorizer, "_MAX_ASKED", 2)
+    executor: Any = Executor([act], policy=Policy([Rule.ask("act", by="operator")]))
+    asked = [await executor.run(call("act", f"c-{number}", n=number), at()) for number in range(3)]
+    assert [call_id for _, call_id in executor._authorizer.asked] == ["c-1", "c-2"]
+
+    await executor.approvals.approve(asked[1].approval.token, by="operator", who="bo")
+    assert (await executor.run(call("act", "c-1", n=1), at())).ok
+    assert [call_id for _, call_id in executor._authorizer.asked] == ["c-2"]
+
+
+async def test_a_read_whose_approval_cannot_be_used_up_does_not_run() -> None:
+    class Away(MemoryApprovals):
+        async def consume(self, token: str, *, now: float) -> bool:
+            raise ConnectionError("away")
+
+    executor = Executor([look], policy=Policy([Rule.ask("look", by="operator")]), approvals=Away())
+    asked = await executor.run(call("look"), at())
+    assert asked.approval is not None
+    await executor.approvals.approve(asked.approval.token, by="operator", who="bo")
+
+    assert (code_of(await executor.run(call("look"), at())), ran) == ("unavailable", [])

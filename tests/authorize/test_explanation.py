@@ -97,12 +97,14 @@ async def send(to: dict[str, str], token: str, text: str) -> str:
         (Rule.allow("send", where={"text": {"at_most": 5}}), "text is 'hello', for which `at_most` cannot tell"),
         (Rule.allow("send", where={"not": {"to.country": "DE"}}), "what stands under `not` holds"),
         (Rule.allow("send", agent="desk"), "the agent is None"),
+        (Rule.allow("send", tenant="other"), "the tenant is 'acme'"),
+        (Rule.allow("send", tenant="acme", where={"text": "bye"}), "text is 'hello', not 'bye'"),
     ],
 )
 def test_a_rule_that_does_not_hold_says_which_condition_failed_and_shows_no_secret(rule: Rule, says: str) -> None:
     sent = call("send", to={"country": "DE"}, token="tok_51Habcdef9876543210", text="hello")
 
-    explained = str(Executor([send], policy=Policy([rule])).explain(sent, at()))
+    explained = str(Executor([send], policy=Policy([rule])).explain(sent, at(tenant_id="acme")))
 
     assert f"does not hold: {says}" in explained
     assert "51Habcdef" not in explained

@@ -204,3 +204,20 @@ def test_two_secrets_are_two_effects_although_both_are_written_alike() -> None:
     assert one.arguments == other.arguments
     assert one.key != other.key
     assert one.key == build(charge, '{"card": "4111"}').key
+
+
+def test_a_call_that_was_sent_under_another_name_is_identified_by_what_was_sent() -> None:
+    sent, ran = (ToolCall(id="c-1", name=name, arguments_json="{}") for name in ("any", "other"))
+    built = IDS.read_call(OTHER, ran, at(), sent, {})
+
+    assert built.identity == IDS.digest_identity(sent, at()) != IDS.digest_identity(ran, at())
+    assert built.key == IDS.read_call(OTHER, ran, at(), ran, {}).key
+
+
+def test_the_digest_of_a_stored_row_is_of_its_content_its_purpose_and_the_key() -> None:
+    first = CallDigests(lambda: b"k" * 32).digest_row(b"row")
+
+    assert first == CallDigests(lambda: b"k" * 32).digest_row(b"row") == IDS.digest_row(b"row")
+    others = [IDS.digest_row(b"row2"), IDS.digest_secret(b"row"), CallDigests(lambda: b"j" * 32).digest_row(b"row")]
+    assert first not in others
+    assert len({*others, first}) == 4

@@ -5,7 +5,11 @@ from typing import Any
 import pytest
 
 from handrail import Policy, Rule, build_tool
+from handrail.authorize import schema_paths
 from handrail.authorize.conditions import Condition
+from handrail.authorize.schema_paths import DeclaredArguments
+from handrail.registry import Toolset
+from tests.execute.helpers import at
 
 COUNTRY = {"type": "string", "enum": ["CH", "DE"]}
 PRICE = {"type": "object", "properties": {"price": {"type": "number"}}}
@@ -158,3 +162,66 @@ def test_a_rule_that_can_never_apply_is_a_problem(rule: Rule, are_all: bool, say
         assert (problem.number, problem.source) == (2, "code")
         assert says in problem.text
         assert str(problem) == f"rule 2 (code): {problem.text}"
+
+
+@pytest.mark.parametrize(
+    ("properties", "where"),
+    [
+        ({"account": {"type": "integer"}}, {"account": {"equals": {"context": "customer_id"}}}),
+        ({"to": {"type": ["object", "null"]}}, {"to": {"equals": {"a": 1}}}),
+        ({"cc": {"type": ["array", "null"]}}, {"cc": {"count": 2}}),
+        ({"to": {"type": "object"}}, {"to": {"count": 2}}),
+    ],
+)
+def test_a_comparison_that_can_hold_is_no_problem(properties: dict[str, Any], where: dict[str, Any]) -> None:
+    assert problems(properties, where) == []
+
+
+def test_the_name_that_is_missing_is_that_of_a_branch_that_has_names() -> None:
+    properties = {"to": {"anyOf": [{"anyOf": [{"type": "null"}]}, {"type": "object", "properties": {"country": {}}}]}}
+
+    assert problems(properties, {"to.contry": 5}) == ["unknown argument 'to.contry'; did you mean 'country'?"]
+
+
+@pytest.mark.parametrize(
+    ("schema", "decision"),
+    [
+        ({"type": "object", "properties": {"amount": {"type": "number"}}}, "allow"),
+        ({"type": "object"}, "deny"),  # It may have any argument.
+        ({"$ref": "#/$defs/A", "$defs": {"A": {"type": "object"}}, "properties": {"amount": {}}}, "deny"),
+    ],
+)
+def test_a_rule_about_an_argument_restricts_a_tool_that_may_have_it(schema: dict[str, Any], decision: str) -> None:
+    built: Any = build_tool({"name": "pay", "input_schema": schema, "execute": lambda payload: None})
+    policy = Policy([Rule.deny("*", where={"to": "DE"}), Rule.allow("*")])
+
+    assert policy.decide(built, {"amount": 5}, at()).action == decision
+
+
+def test_an_argument_that_is_filled_in_can_be_in_a_condition() -> None:
+    schema = {"type": "object", "properties": {"amount": {"type": "number"}, "account": {"type": "string"}}}
+    built: Any = build_tool({"name": "pay", "input_schema": schema, "execute": lambda payload: None})
+    (filled,) = Toolset([built]).hide("pay", account="CH93")
+    policy = Policy(
+        [Rule.deny("pay", where={"account": {"not_equals": "CH93"}}), Rule.deny("pay", where={"acount": 1})]
+    )
+
+    assert [problem.text for problem in policy.find_problems([filled])] == [
+        "unknown argument 'acount'; did you mean 'account'?"
+    ]
+
+
+def test_what_was_found_in_a_schema_is_kept_for_so_many_paths(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schema_paths, "_MAX_FOUND", 2)
+    declared: Any = DeclaredArguments({"type": "object", "properties": {"a": {"default": 1}}})
+    kept: list[tuple[int, int]] = []
+    for name in ("a", "b", "c"):
+        declared.find((name, "x"))
+        assert declared.find_defaults((name,)) == ([1] if name == "a" else [])
+        kept.append((len(declared._found), len(declared._defaults)))
+
+    assert declared.find(("a",)).nodes == ({"default": 1},)
+    assert kept[0] == (2, 1)  # A default is looked up beside what its parent has.
+    assert kept[1][1] == 2
+    assert kept[2][1] == 1
+    assert max(found for found, _ in kept) == 2

@@ -38,6 +38,8 @@ def test_a_policy_without_rules_has_the_default(tmp_path: Path) -> None:
         ('{"rules": [], "rulez": []}', "`rulez` is not known here"),
         ('{"rules": {}}', "`rules` is a list of objects"),
         ('{"rules": ["pay"]}', "`rules` is a list of objects"),
+        ('{"rules": [], "default": "perhaps"}', "desk.json: `default` is one of"),
+        ('{"rules": [{"deny": "pay"}, {"deny": "pay", "wher": {}}]}', "desk.json: a rule does not have `wher`"),
         ('{"rules": [], "rules": []}', "the key 'rules' is in an object twice"),
         ('{"rules": [{"allow": "pay", "where": {"amount": {"below": NaN}}}]}', "`NaN` is not a number that JSON has"),
         ('{"rules": [}', "desk.json:1: this is not JSON"),

@@ -6,8 +6,12 @@ from typing import Any, Literal
 import pytest
 from pydantic import BaseModel
 
-from handrail import ConfigError, Executor, Policy, Provenance, Rule, ToolCall, ToolContext, ToolResult, tool
+from handrail import ConfigError, Control, Executor, Policy, Provenance, Rule, ToolCall, ToolContext, ToolResult, tool
+from handrail.authorize import origins
+from handrail.authorize.conditions import Condition
+from handrail.authorize.sources import find_missing_field
 from handrail.core.provenance import SourceTool
+from tests.execute.helpers import at
 
 SEARCH = SourceTool("search_contacts", "local")
 
@@ -142,6 +146,7 @@ def test_keys_of_an_object_without_declared_properties_count_as_values() -> None
 
     assert decide(where, {"access": {"bob@corp.com": "editor"}}, provenance, tool=share) == "yes"
     assert decide(where, {"access": {"eve@evil.com": "editor"}}, provenance, tool=share) == "no"
+    assert decide(where, {"access": {"": "editor"}}, provenance, tool=share) == "no"
 
 
 def test_a_value_of_another_kind_than_the_path_expects_is_in_doubt() -> None:
@@ -151,8 +156,39 @@ def test_a_value_of_another_kind_than_the_path_expects_is_in_doubt() -> None:
         return ""
 
     where = {"to.iban": {"from": ["customer"]}}
-    assert decide(where, {"to": "DE00-EVIL"}, Provenance(), tool=pay) == "doubt"
-    assert decide(where, {"to": {}}, Provenance(), tool=pay) == "yes"
+    provenance = Provenance()
+    provenance.add_customer("CH93-0076")
+    assert decide(where, {"to": "DE00-EVIL"}, provenance, tool=pay) == "doubt"
+    assert decide(where, {"to": "CH93-0076"}, provenance, tool=pay) == "doubt"  # It is not an IBAN of something.
+    assert decide(where, {"to": {}}, provenance, tool=pay) == "yes"
+
+
+@pytest.mark.parametrize(("arguments", "expected"), [({}, "no"), ({"bcc": None}, "yes"), ({"bcc": "x"}, "no")])
+def test_an_argument_that_the_tool_does_not_have_is_not_what_a_rule_is_about(
+    arguments: dict[str, Any], expected: str
+) -> None:
+    assert decide({"bcc": {"from": ["customer"]}}, {"recipient": "r"} | arguments, Provenance()) == expected
+
+
+def test_a_condition_alone_knows_neither_defaults_nor_the_conversation() -> None:
+    provenance = Provenance()
+    provenance.add_customer("CH93-0076")
+    condition, context = Condition({"to": {"from": ["customer"]}}), at(provenance=provenance)
+
+    assert condition.matches({"to": "CH93-0076"}, action="allow", context=context)
+    assert condition.matches({}, action="allow", context=context)
+    assert not condition.matches({"to": "DE00-EVIL"}, action="deny", context=context)
+    assert condition.matches({"to": "CH93-0076"}, action="deny")
+    assert not condition.matches({"to": "CH93-0076"}, action="allow")
+
+
+def test_what_a_tool_returned_for_one_response_counts_in_its_turn_only() -> None:
+    provenance = Provenance()
+    result = ToolResult(output={"code": "7788-AB"}, control=Control(lifespan="response"))
+    provenance.add_result(ToolCall(id="c-1", name="search_contacts"), result, SEARCH, turn=2)
+    where = {"recipient": {"from": ["tool:search_contacts"]}}
+
+    assert [decide(where, {"recipient": "7788-AB"}, provenance, turn=turn) for turn in (1, 2, 3)] == ["no", "yes", "no"]
 
 
 @pytest.mark.parametrize("value", ["pay@corp.com\u200b", " pay@corp.com", "ｐay@corp.com", "pay@corp.com\u202e"])
@@ -160,7 +196,9 @@ def test_a_character_that_nobody_sees_gives_no_permission_and_escapes_no_restric
     provenance = Provenance()
     provenance.add_customer("pay@corp.com")
 
-    assert decide({"recipient": {"from": ["customer"]}}, {"recipient": value}, provenance) == "doubt"
+    where = {"recipient": {"from": ["customer"]}}
+    assert decide(where, {"recipient": value}, provenance) == "doubt"
+    assert decide(where, {"recipient": f"evil-{value}"}, provenance) == "no"
 
 
 @pytest.mark.parametrize(
@@ -187,6 +225,23 @@ def test_a_value_of_five_thousand_levels_has_no_source() -> None:
     provenance.add_customer("abc")
 
     assert decide({"cc": {"from": ["customer"]}}, {"recipient": "r", "cc": deep}, provenance) == "no"
+
+
+def test_sixty_levels_and_as_many_values_as_are_looked_at_can_hold_and_one_more_cannot(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def nest(value: Any, levels: int) -> Any:
+        return [nest(value, levels - 1)] if levels else value
+
+    provenance = Provenance()
+    provenance.add_customer("abc")
+
+    def answer(value: Any) -> str:
+        return decide({"cc": {"from": ["customer"]}}, {"recipient": "r", "cc": value}, provenance)
+
+    assert [answer(nest("abc", levels)) for levels in (60, 61)] == ["yes", "no"]
+    monkeypatch.setattr(origins, "_MAX_LEAVES", 10)
+    assert [answer(["abc"] * count) for count in (9, 10)] == ["yes", "no"]  # The list is one of them.
 
 
 def test_ten_thousand_elements_that_the_customer_wrote_hold() -> None:
@@ -283,6 +338,34 @@ def test_a_tool_whose_name_has_a_dot_is_named_whole() -> None:
 def test_a_source_that_there_is_not_is_an_error(sources: Any) -> None:
     with pytest.raises(ConfigError, match="from"):
         Policy([Rule.allow("pay", where={"to": {"from": sources}})])
+
+
+@pytest.mark.parametrize(
+    ("source", "says"),
+    [("custmer", "unknown source 'custmer' in from; did you mean 'customer'?"), (5, "unknown source 5 in from. It")],
+)
+def test_an_error_names_the_source_that_may_have_been_meant(source: Any, says: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Policy([Rule.allow("pay", where={"to": {"from": [source]}})])
+
+    assert says in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("schema", "missing"),
+    [
+        (None, None),
+        ({}, None),
+        ({"type": "object"}, None),
+        ({"type": ["object", "null"]}, None),
+        ({"type": "string"}, ("iban", ())),
+        ({"type": "object", "properties": {"name": {}}}, ("iban", ("name",))),
+        ({"anyOf": [{"type": "string"}, {"$ref": "#/$defs/Any", "maxProperties": 3}]}, None),
+        ({"anyOf": [{"type": "null"}]}, None),
+    ],
+)
+def test_a_field_is_missing_only_where_an_output_cannot_have_it(schema: Any, missing: Any) -> None:
+    assert find_missing_field(schema, ("iban",)) == missing
 
 
 def find_problems(where: dict[str, Any], *tools: Any) -> list[str]:

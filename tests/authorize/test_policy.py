@@ -338,3 +338,8 @@ def test_a_policy_says_which_tools_it_names() -> None:
     policy = Policy([Rule.allow("pay", "look"), Rule.deny("*")])
 
     assert [policy.names(name) for name in ("pay", "look", "other", "*")] == [True, True, False, True]
+
+
+def test_somebody_else_than_the_customer_or_an_operator_cannot_be_asked() -> None:
+    with pytest.raises(ConfigError, match="asks must be 'customer' or 'operator', got 'boss'"):
+        Policy(asks="boss")  # pyright: ignore[reportArgumentType]

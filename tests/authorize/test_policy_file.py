@@ -67,6 +67,9 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, content: bytes | No
     [
         ("", 1, "mapping with `rules:`"),
         ("- deny: pay", 1, "mapping with `rules:`"),
+        ("default: deny", 1, "a policy has `rules:`"),
+        ("rules: []\ndefault: perhaps", 2, "`default` is one of"),
+        ("rules:\n  - deny: pay\n    wher:\n      a: 1", 3, "does not have `wher`"),
         ("rules:\n  - deny: pay\n extra: 1", 3, "YAML"),
         ("rules: [", 1, "YAML"),
         ("rules:\n  - deny: pay\nmore: 1", 3, "`more` is not known here"),

@@ -86,7 +86,7 @@ class OriginTest:
 
         What is absent, null, empty or the schema's default has no origin, and holds.
         """
-        provenance, turn = _get_provenance(context), 0 if context is None else context.turn
+        provenance, turn = _get_provenance(context)
         if self._name is not None and provenance is not None:  # The path of most calls.
             value = arguments.get(self._name)
             if type(value) is str and value and provenance.is_from(value, self.sources, turn):
@@ -149,14 +149,15 @@ class OriginTest:
                     yield place, _UNKNOWN if number is None else number
 
     def describe(
-        self, arguments: Mapping[str, Any], declared: DeclaredArguments | None, context: ToolContext[Any]
+        self, arguments: Mapping[str, Any], declared: DeclaredArguments | None, context: ToolContext[Any] | None
     ) -> Iterator[ValueOrigin]:
         """Yield where the values come from: one line if all of them are fine, else one for each that is not."""
-        provenance, wanted = _get_provenance(context), tuple(source.text for source in self.sources)
+        provenance, turn = _get_provenance(context)
+        wanted = tuple(source.text for source in self.sources)
         count = shown = 0
         for place, value in self._list_values(arguments, declared):
             count += 1
-            outcome = self._check(value, provenance, context.turn)
+            outcome = self._check(value, provenance, turn)
             if outcome is True:
                 continue
             if shown >= _MAX_SHOWN:
@@ -175,12 +176,13 @@ class OriginTest:
             yield ValueOrigin(path=write_path(self.steps), wanted=wanted, is_from=True, value=None)
 
 
-def _get_provenance(context: ToolContext[Any] | None) -> Provenance | None:
-    """What is known about the origins of this conversation's values; never that of another conversation."""
-    provenance = None if context is None else context.provenance
-    if provenance is None or context is None or provenance.session_id not in (None, context.session_id):
-        return None
-    return provenance
+def _get_provenance(context: ToolContext[Any] | None) -> tuple[Provenance | None, int]:
+    """What is known about the origins of this conversation's values, never that of another one; and its turn."""
+    if context is None:
+        return None, 0
+    provenance = context.provenance
+    is_own = provenance is not None and provenance.session_id in (None, context.session_id)
+    return provenance if is_own else None, context.turn
 
 
 def _is_default(place: PathSteps, value: Any, declared: DeclaredArguments | None) -> bool:

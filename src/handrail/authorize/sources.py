@@ -13,7 +13,7 @@ from handrail.schema.schema_nodes import rename_definitions
 
 _PEOPLE: Final[tuple[SourceKind, ...]] = ("customer", "application", "operator")
 _MAX_LISTS: Final = 10
-_SCALARS: Final = frozenset({"string", "integer", "number", "boolean", "null"})
+_SCALARS: Final = ("string", "integer", "number", "boolean", "null")
 _EXPECTED: Final = "customer, application, operator, tool:NAME, tool:NAME.field"
 
 
@@ -82,7 +82,7 @@ def find_source_problems(source: ValueSource, pool: Mapping[str, Tool[..., Any]]
 
 def find_missing_field(schema: Mapping[str, Any] | None, path: FieldPath) -> tuple[str, tuple[str, ...]] | None:
     """The first name of a field that the output of a tool does not have, and those that it has; None if it may."""
-    if not path or not schema:
+    if not schema:
         return None
     definitions = rename_definitions(schema).get("$defs", {})
     found = find_nodes([schema], ())
