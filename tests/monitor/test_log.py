@@ -396,9 +396,15 @@ def test_a_field_of_an_event_never_says_where_the_event_belongs(lines: Lines) ->
     assert alone["response_id"] == "made-up"
 
 
-@pytest.mark.parametrize("name", ["message", "name"])
-def test_a_field_that_a_record_has_itself_is_refused(lines: Lines, name: str) -> None:
-    event = events.LogEvent(at=0.0, session_id="s", name="step", fields={name: "x"})
+@pytest.mark.parametrize("name", ["message", "name", "event", "level", "about", "time", "logger"])
+def test_a_field_that_a_record_or_a_line_has_itself_is_written_with_an_underscore(lines: Lines, name: str) -> None:
+    lines.log(events.LogEvent(at=7.5, session_id="s", name="step", fields={name: "mine"}))
 
-    with pytest.raises(KeyError, match=name):
-        lines.log(event)
+    record = lines.one("step")
+    line = json.loads(JsonFormatter().format(record))
+    written = name if name == "about" else f"{name}_"
+    assert (getattr(record, written), line[written]) == ("mine", "mine")
+    assert (line["time"], line["level"], line["logger"], line["event"]) == (
+        "1970-01-01T00:00:07.500Z", "info", "lines", "step"
+    )  # fmt: skip
+    assert line["message"] == "step"

@@ -2,48 +2,41 @@
 
 import logging
 import sys
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, cast
+from typing import Any, Final
 
-from pydantic_core import from_json
+from msgspec import Struct
 
 from handrail.core import events
 from handrail.core.redact import Redactor
-from handrail.core.values import Decision, Failure, ToolCall
-from handrail.errors import ToolNotFoundError, shorten
+from handrail.monitor.background import BackgroundWriter
 from handrail.monitor.calls import CallCounter
-from handrail.monitor.log_message import NAME, STANDARD_FIELDS, LogMessage
+from handrail.monitor.event_messages import Counts, MessageBuilder
+from handrail.monitor.log_message import NAME, LogMessage
+from handrail.monitor.log_record import Origin, RecordBuilder, find_origin
 from handrail.monitor.phone_names import find_phone_names
-from handrail.monitor.severity import find_level
-from handrail.phone.events import PhoneCallEnded, ResultSpoken
+from handrail.monitor.severity import find_result_level
 
-_SEVERITIES: Final = {
-    "debug": logging.DEBUG,
-    "info": logging.INFO,
-    "warning": logging.WARNING,
-    "error": logging.ERROR,
-}
+_OPENING: Final = (events.CallAccepted, events.CallStarted)
+_NO_COUNTS: Final = (0, 0)
 
-_IDS: Final = frozenset(("session_id", "tenant_id", "customer_id", "sip_call_id"))
-_CALL_FIELDS: Final = frozenset(("call_id", "response_id", "item_id", "tool", "guideline_ids"))
-"""Names that say where an event belongs: none of its own fields has one of them, even if it belongs nowhere."""
 
-_TAKEN: Final = STANDARD_FIELDS | {"event"}
-"""Names of fields that a logger refuses."""
+class _Entry(Struct, frozen=True):
+    """An event, and what its record says about the moment in which it was emitted."""
 
-_MAX_CHARS = 200
-"""The most characters of a name or an id."""
-_MAX_NAMES = 50
-"""The most names in one list."""
-_MAX_DECISIONS = 256
-"""The most decisions whose fields are kept."""
+    event: events.Event
+    counts: Counts
+    output_length: int
+    span: Any
+    """The OpenTelemetry `SpanContext`, if there is one."""
+    origin: Origin | None = None
 
 
 class Log:
     """A listener that writes every event to a logger, by default `handrail.events`.
 
     `record.event` is the event's name, and every field is an attribute of the record. No field has the value of an
-    argument, an output, or a text that a handler wrote.
+    argument, an output, or a text that a handler wrote. A field that is named like something that every record has, or
+    every line of `JsonFormatter`, is written with an underscore: `name_`.
     """
 
     def __init__(
@@ -52,6 +45,7 @@ class Log:
         *,
         redactor: Redactor | None = None,
         phone_names: bool = False,
+        in_background: bool = False,
     ) -> None:
         """Write to a logger.
 
@@ -59,406 +53,73 @@ class Log:
             logger: By default `handrail.events`.
             redactor: What is hidden.
             phone_names: Write the events of an executor under the event names of phone agents.
+            in_background: Build and write the records of calls that wait, start or succeed in a thread, a tenth of a
+                second later at most. Any other event is written at once, after those that wait. A process that is
+                killed loses what waits; one that exits does not.
         """
         self._logger = logger if logger is not None else logging.getLogger(NAME)
-        self._is_plain = type(self._logger).makeRecord is logging.Logger.makeRecord
-        """Whether the logger only copies the fields, after it has looked at each of them."""
         self._phone_names = phone_names
-        self._redactor = redactor or Redactor()
         self._counter = CallCounter()
-        self._decisions: dict[int, tuple[Decision, dict[str, Any]]] = {}
-        """The fields of decisions by `id`: those about read-only calls are kept, and each call has the same one."""
-        self._builders: dict[type[Any], Callable[[Any], LogMessage]] = {
-            events.CallAccepted: self._build_accepted,
-            events.CallStarted: self._build_started,
-            events.CallFinished: self._build_finished,
-            events.CallCancelled: self._build_call_cancelled,
-            events.CallIgnored: self._build_ignored,
-            events.Cancelling: self._build_cancelling,
-            events.Cancellation: self._build_cancellation,
-            events.DecisionMade: self._build_decision_made,
-            events.CircuitBreakerChanged: self._build_circuit_breaker_changed,
-            events.Progress: self._build_progress,
-            events.ToolsBuilt: self._build_tools_built,
-            events.TurnPlanned: self._build_turn_planned,
-            events.LogEvent: self._build_log_event,
-            events.ApprovalRequested: self._build_approval,
-            events.ApprovalDecided: self._build_approval,
-            events.ApprovalUsed: self._build_approval,
-            events.TurnStarted: self._build_turn_started,
-            events.TurnFinished: self._build_turn_finished,
-            events.ModelCalled: self._build_model_called,
-            events.DoubtResolved: self._build_doubt_resolved,
-            ResultSpoken: self._build_result_spoken,
-            PhoneCallEnded: self._build_phone_call_ended,
-        }
+        self._messages = MessageBuilder(redactor or Redactor())
+        self._records = RecordBuilder(self._logger)
+        self._background = BackgroundWriter(self._write) if in_background else None
 
     def __call__(self, event: events.Event) -> None:
         """Write one event."""
-        self._counter.count(event)
-        if not self._logger.isEnabledFor(_find_level(event)):
+        level, counts, length = _find_level(event), _NO_COUNTS, 0
+        is_enabled = self._logger.isEnabledFor(level)
+        if isinstance(event, _OPENING):
+            if is_enabled:  # Only their records have the counts.
+                self._counter.count(event)
+                counts = self._counter.get(event.session_id)
+        elif self._counter:
+            self._counter.count(event)
+        if not is_enabled:
             return
-        message = self._builders.get(type(event), self._build_other)(event)
+        if isinstance(event, events.CallFinished):
+            length = len(event.result.for_model())  # An output may change later.
+        background = self._background
+        if background is None:
+            self._write(_Entry(event, counts, length, _find_span()))
+            return
+        background.put(_Entry(event, counts, length, _find_span(), find_origin()))
+        if level > logging.INFO:
+            background.flush()
+
+    def flush(self, timeout: float | None = None) -> bool:
+        """Write the records that wait; False if that was not possible within `timeout` seconds."""
+        return self._background is None or self._background.flush(timeout)
+
+    def close(self, timeout: float | None = None) -> bool:
+        """Write the records that wait, as `flush` does, and end the thread. Later events are written at once."""
+        return self._background is None or self._background.close(timeout)
+
+    def _write(self, entry: _Entry) -> None:
+        message = self._messages.build(entry.event, counts=entry.counts, output_length=entry.output_length)
         if not self._logger.isEnabledFor(message.level):
             return
-        message.fields.update(_find_trace_ids())
+        if (span := entry.span) is not None:
+            message.fields["trace_id"] = f"{span.trace_id:032x}"
+            message.fields["span_id"] = f"{span.span_id:016x}"
         if not self._phone_names:
-            self._write(message)
+            self._logger.handle(self._records.build(message, entry.event.at, entry.origin))
             return
         for name in find_phone_names(message.event, message.fields):
-            self._write(LogMessage(event=name, level=message.level, fields=message.fields))
-
-    def _write(self, message: LogMessage) -> None:
-        # Not `log()`, which looks for the place in the code: it is always this one.
-        logger, fields = self._logger, message.fields
-        if self._is_plain and _TAKEN.isdisjoint(fields):
-            record = logger.makeRecord(logger.name, message.level, __file__, 0, message, (), None)
-            record.__dict__["event"] = message.event
-            record.__dict__.update(fields)
-        else:  # It says which field it refuses.
-            extra = {"event": message.event, **fields}
-            record = logger.makeRecord(logger.name, message.level, __file__, 0, message, (), None, extra=extra)
-        logger.handle(record)
-
-    # One method for each type of event.
-
-    def _build_accepted(self, event: events.CallAccepted) -> LogMessage:
-        return _build(
-            "call_accepted", logging.DEBUG, self._describe_call(event, event.call), **self._count_calls(event)
-        )
-
-    def _build_started(self, event: events.CallStarted) -> LogMessage:
-        return _build(
-            "call_started",
-            logging.DEBUG,
-            self._describe_call(event, event.call),
-            agent_id=_shorten(event.agent_id),
-            dependencies=self._clean_names(event.dependencies),
-            **self._count_calls(event),
-        )
-
-    def _count_calls(self, event: events.CallAccepted | events.CallStarted) -> dict[str, Any]:
-        pending, active = self._counter.get(event.session_id)
-        return {"argument_keys": self._list_argument_keys(event.call), "pending": pending, "active": active}
-
-    def _build_finished(self, event: events.CallFinished) -> LogMessage:
-        # Every call has this record, so that nothing is put in that is taken out again.
-        result = event.result
-        fields = self._describe_call(event, event.call)
-        fields["ok"] = result.ok
-        if result.error is not None:
-            fields["error"] = self._redactor.beginning(_describe_error(event.call, result.error))
-        fields["output_length"] = len(result.for_model())
-        if result.media:
-            fields["media"] = [self._redactor.value(part) for part in result.media]
-        fields["duration_ms"] = round(result.duration_ms, 3)
-        fields["slow"] = event.slow
-        if result.origin != "run":
-            fields["origin"] = result.origin
-        if not result.recorded:
-            fields["recorded"] = False
-        if result.silent:
-            fields["silent"] = True
-        if event.decision is not None:
-            fields.update(self._describe_decision(event.decision))
-        return LogMessage(event="call_finished", level=_find_level(event), fields=fields)
-
-    def _build_call_cancelled(self, event: events.CallCancelled) -> LogMessage:
-        return _build(
-            "call_cancelled",
-            logging.INFO,
-            self._describe_call(event, event.call),
-            reason=self._clean_text(event.reason),
-        )
-
-    def _build_ignored(self, event: events.CallIgnored) -> LogMessage:
-        return _build(
-            "call_ignored", logging.INFO, self._describe_call(event, event.call), reason=self._clean_text(event.reason)
-        )
-
-    def _build_cancelling(self, event: events.Cancelling) -> LogMessage:
-        return _build(
-            "cancelling", logging.INFO, _read_ids(event), tracked=event.tracked, cancellable=event.cancellable
-        )  # fmt: skip
-
-    def _build_cancellation(self, event: events.Cancellation) -> LogMessage:
-        skipped = event.reason == "missing_response_id"
-        return _build(
-            "cancellation_skipped" if skipped else "cancellation",
-            logging.WARNING if skipped or (event.scope == "session" and event.remaining) else logging.INFO,
-            _read_ids(event),
-            scope=event.scope,
-            response_id=_shorten(event.response_id),
-            reason=self._clean_text(event.reason),
-            cancelled=event.cancelled,
-            remaining=event.remaining,
-            pending=event.pending,
-        )
-
-    def _build_decision_made(self, event: events.DecisionMade) -> LogMessage:
-        return _build(
-            "decision_made",
-            logging.INFO,
-            self._describe_call(event, event.call),
-            observed=event.observed,
-            seen={path: self._clean_text(text) for path, text in event.seen.items()} or None,
-            **self._build_decision(event.decision),
-        )
-
-    def _build_circuit_breaker_changed(self, event: events.CircuitBreakerChanged) -> LogMessage:
-        level = logging.WARNING if event.state == "open" else logging.INFO
-        return _build(
-            "circuit_breaker_changed",
-            level,
-            _read_ids(event),
-            tool=self._clean_text(event.tool_name),
-            state=event.state,
-        )
-
-    def _build_doubt_resolved(self, event: events.DoubtResolved) -> LogMessage:
-        return _build(
-            "doubt_resolved",
-            logging.INFO,
-            self._read_call_ids(event),
-            happened=event.happened,
-            who=self._clean_text(event.who),
-            reason=self._clean_text(event.reason),
-        )
-
-    def _build_progress(self, event: events.Progress) -> LogMessage:
-        # The message is left out: the handler wrote it, and it may quote a value.
-        return _build(
-            "progress",
-            logging.DEBUG,
-            self._read_call_ids(event),
-            fraction=event.fraction,
-        )
-
-    def _build_tools_built(self, event: events.ToolsBuilt) -> LogMessage:
-        return _build(
-            "tool_build_finished",
-            logging.WARNING if event.failed else logging.INFO,
-            _read_ids(event),
-            tool_count=len(event.tool_names),
-            tool_names=self._clean_names(event.tool_names),
-            tool_choice=None if event.tool_choice is None else self._clean_text(event.tool_choice),
-            failed=self._clean_names(event.failed),
-        )
-
-    def _build_log_event(self, event: events.LogEvent) -> LogMessage:
-        about = _read_ids(event) if event.call is None else self._describe_call(event, event.call)
-        taken = _IDS if event.call is None else _IDS | _CALL_FIELDS
-        fields = {name: self._clean_field(value) for name, value in event.fields.items() if name not in taken}
-        return _build(event.name, _SEVERITIES[event.severity], about, **fields)
-
-    def _build_result_spoken(self, event: ResultSpoken) -> LogMessage:
-        return _build(
-            "result_spoken",
-            logging.DEBUG,
-            self._read_call_ids(event),
-            seconds=round(event.seconds, 3),
-        )
-
-    def _build_phone_call_ended(self, event: PhoneCallEnded) -> LogMessage:
-        return _build(
-            "phone_call_ended",
-            logging.ERROR if event.unanswered or event.never_spoken else logging.INFO,
-            _read_ids(event),
-            reason=self._clean_text(event.reason),
-            seconds=round(event.seconds, 3),
-            tool_calls=event.tool_calls,
-            unanswered=event.unanswered,
-            never_spoken=event.never_spoken,
-            cut_off=event.cut_off,
-            usage=dict(event.usage),
-        )
-
-    def _read_call_ids(self, event: events.DoubtResolved | events.Progress | ResultSpoken) -> dict[str, Any]:
-        """The ids of an event that names its call without having it."""
-        return _read_ids(event) | {"call_id": _shorten(event.call_id), "tool": self._clean_text(event.tool_name)}
-
-    def _clean_field(self, value: Any) -> Any:
-        if isinstance(value, str):
-            return self._clean_text(value)
-        if isinstance(value, list | tuple):
-            return self._clean_names(str(item) for item in cast(Iterable[Any], value)) or []
-        return self._redactor.beginning(value)
-
-    def _build_turn_planned(self, event: events.TurnPlanned) -> LogMessage:
-        return _build(
-            "turn_planned",
-            logging.INFO,
-            _read_ids(event),
-            turn=event.turn,
-            guideline_ids=self._clean_names(event.guideline_ids),
-            call_ids=self._clean_names(event.call_ids),
-            model_calls=event.model_calls,
-            iterations=event.iterations,
-        )
-
-    def _build_approval(self, event: Any) -> LogMessage:
-        # The token is left out: it authorizes a decision.
-        return _build(
-            _to_snake_case(type(event).__name__),
-            logging.INFO,
-            _read_ids(event),
-            tool=self._clean_text(event.tool_name),
-            by=event.by or None,
-            who=self._clean_text(getattr(event, "who", "")) or None,
-            outcome=getattr(event, "outcome", None),
-            reason=self._clean_text(getattr(event, "reason", "")) or None,
-            arguments_digest=event.arguments_digest or None,
-            call_id=_shorten(getattr(event, "call_id", None)),
-            seconds=getattr(event, "seconds", None),
-        )
-
-    def _build_turn_started(self, event: events.TurnStarted) -> LogMessage:
-        return _build(
-            "turn_started", logging.DEBUG, _read_ids(event), turn=event.turn, agent_id=_shorten(event.agent_id)
-        )
-
-    def _build_turn_finished(self, event: events.TurnFinished) -> LogMessage:
-        return _build(
-            "turn_finished",
-            logging.WARNING if event.stop_reason == "error" else logging.INFO,
-            _read_ids(event),
-            turn=event.turn,
-            stop_reason=event.stop_reason,
-            duration_ms=round(event.duration_ms, 3),
-            model_calls=event.model_calls,
-            tool_calls=event.tool_calls,
-        )
-
-    def _build_model_called(self, event: events.ModelCalled) -> LogMessage:
-        return _build(
-            "model_called",
-            logging.INFO if event.error is None else logging.ERROR,
-            _read_ids(event),
-            provider=self._clean_text(event.provider),
-            model=self._clean_text(event.model) or None,
-            turn=event.turn,
-            duration_ms=round(event.duration_ms, 3),
-            input_tokens=event.input_tokens,
-            output_tokens=event.output_tokens,
-            cached_tokens=event.cached_tokens,
-            cost=event.cost,
-            finish_reason=event.finish_reason or None,
-            error=None if event.error is None else {"code": shorten(event.error)},
-        )
-
-    def _build_other(self, event: events.Event) -> LogMessage:
-        """Build the message of any other event: its name, ids and numbers."""
-        own = {name: getattr(event, name) for name in event.__struct_fields__ if name != "at"}
-        numbers = {name: value for name, value in own.items() if isinstance(value, int | float)}
-        return _build(_to_snake_case(type(event).__name__), logging.INFO, _read_ids(event), **numbers)
-
-    # Fields that several events have.
-
-    def _describe_call(self, event: events.Event, call: ToolCall) -> dict[str, Any]:
-        fields = _read_ids(event)
-        fields["call_id"] = shorten(call.id, _MAX_CHARS)
-        if call.response_id is not None:
-            fields["response_id"] = shorten(call.response_id, _MAX_CHARS)
-        if call.item_id is not None:
-            fields["item_id"] = shorten(call.item_id, _MAX_CHARS)
-        fields["tool"] = self._clean_text(call.name)
-        if call.guideline_ids:
-            fields["guideline_ids"] = self._clean_names(call.guideline_ids)
-        return fields
-
-    def _describe_decision(self, decision: Decision) -> dict[str, Any]:
-        known = self._decisions.get(id(decision))
-        if known is None:
-            if len(self._decisions) >= _MAX_DECISIONS:
-                self._decisions.clear()
-            # The reference keeps the id of the object unique.
-            known = self._decisions[id(decision)] = (decision, self._build_decision(decision))
-        return known[1]
-
-    def _build_decision(self, decision: Decision) -> dict[str, Any]:
-        # The reason of a permission check is written for the model and may quote the arguments.
-        reason = "" if decision.rule == "permission_check" else decision.reason
-        fields = {
-            "decision": decision.action,
-            "by": decision.by,
-            "rule": self._clean_text(decision.rule) or None,
-            "source": self._clean_text(decision.source) or None,
-            "decision_reason": self._clean_text(reason) or None,
-        }
-        return {name: value for name, value in fields.items() if value is not None}
-
-    def _list_argument_keys(self, call: ToolCall) -> list[str] | None:
-        try:
-            arguments = from_json(call.arguments_json or "{}")
-        except ValueError:
-            return None
-        if not isinstance(arguments, dict):
-            return None
-        return self._clean_names(sorted(cast(dict[str, Any], arguments))) or []
-
-    def _clean_names(self, names: Iterable[str]) -> Any:
-        return [self._clean_text(name) for name, _ in zip(names, range(_MAX_NAMES), strict=False)] or None
-
-    def _clean_text(self, text: str) -> str:
-        return self._redactor.name(text)
-
-
-_FREQUENT: Final = (events.CallAccepted, events.CallStarted, events.Progress)
+            named = LogMessage(event=name, level=message.level, fields=message.fields)
+            self._logger.handle(self._records.build(named, entry.event.at, entry.origin))
 
 
 def _find_level(event: events.Event) -> int:
     """Return the level of frequent events, and CRITICAL for others, whose level their message has."""
-    if isinstance(event, _FREQUENT):
-        return logging.DEBUG
-    if not isinstance(event, events.CallFinished):
-        return logging.CRITICAL
-    if not event.result.recorded:  # The effect happened, but the ledger has no record of it.
-        return logging.ERROR
-    level = find_level(event.result.error)
-    return max(level, logging.WARNING) if event.slow else level
+    if isinstance(event, events.CallFinished):
+        return find_result_level(event)
+    return logging.DEBUG if isinstance(event, (*_OPENING, events.Progress)) else logging.CRITICAL
 
 
-def _build(event: str, level: int, about: Mapping[str, Any], **fields: Any) -> LogMessage:
-    every = {**about, **fields}
-    return LogMessage(
-        event=event, level=level, fields={name: value for name, value in every.items() if value is not None}
-    )
-
-
-def _read_ids(event: events.Event) -> dict[str, Any]:
-    ids: dict[str, Any] = {}
-    if event.session_id:
-        ids["session_id"] = shorten(event.session_id, _MAX_CHARS)
-    if event.tenant_id is not None:
-        ids["tenant_id"] = shorten(event.tenant_id, _MAX_CHARS)
-    if event.customer_id is not None:
-        ids["customer_id"] = shorten(event.customer_id, _MAX_CHARS)
-    if event.sip_call_id is not None:
-        ids["sip_call_id"] = shorten(event.sip_call_id, _MAX_CHARS)
-    return ids
-
-
-def _shorten(text: str | None) -> str | None:
-    return None if text is None else shorten(text, _MAX_CHARS)
-
-
-def _describe_error(call: ToolCall, failure: Failure) -> dict[str, Any]:
-    """Describe a failure without its message, which is written for the model and may quote the arguments."""
-    if failure.code == "tool_not_found":
-        return ToolNotFoundError(call.name).to_log_dict()
-    return {"code": shorten(failure.code), "retryable": failure.retryable}
-
-
-def _find_trace_ids() -> dict[str, str]:
-    """Find the ids of the current OpenTelemetry span, if the program uses OpenTelemetry."""
+def _find_span() -> Any:
+    """Find the current OpenTelemetry span, if the program uses OpenTelemetry: its `SpanContext`, which has the ids."""
     trace: Any = sys.modules.get("opentelemetry.trace")
     if trace is None:
-        return {}
-    context = trace.get_current_span().get_span_context()
-    if not context.is_valid:
-        return {}
-    return {"trace_id": f"{context.trace_id:032x}", "span_id": f"{context.span_id:016x}"}
-
-
-def _to_snake_case(name: str) -> str:
-    return "".join(f"_{char.lower()}" if char.isupper() else char for char in name).lstrip("_")
+        return None
+    span = trace.get_current_span().get_span_context()
+    return span if span.is_valid else None

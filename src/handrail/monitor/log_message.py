@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from itertools import islice
 from typing import Any, Final, cast
 
 from msgspec import Struct
@@ -45,7 +46,11 @@ def summarize_event(event: str, fields: Mapping[str, Any]) -> str:
     return f"{words}: {', '.join(details)}" if details else words
 
 
-STANDARD_FIELDS: Final = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
+_STANDARD: Final = tuple(logging.makeLogRecord({}).__dict__)
+"""The attributes of every record, in their order."""
+STANDARD_FIELDS: Final = frozenset(_STANDARD) | {"message", "asctime", "taskName"}
+RESERVED_FIELDS: Final = STANDARD_FIELDS | {"event", "time", "level", "logger", "exception", "stack"}
+"""Names that a record or a line of JSON has itself."""
 
 
 class JsonFormatter(logging.Formatter):
@@ -57,12 +62,17 @@ class JsonFormatter(logging.Formatter):
     def __init__(self, *, redactor: Redactor | None = None) -> None:
         super().__init__()
         self._redactor = redactor or Redactor()
+        self._second = (-1, "")
+        """The last second that was written, and its text."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Format a record."""
-        at = f"{datetime.fromtimestamp(record.created, UTC).isoformat(timespec='milliseconds')[:-6]}Z"
-        line: dict[str, Any] = {"time": at, "level": record.levelname.lower(), "logger": record.name}
-        own = {name: value for name, value in record.__dict__.items() if name not in STANDARD_FIELDS}
+        line: dict[str, Any] = {
+            "time": self._format_time(record.created),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+        }
+        own = _find_own_fields(record)
         if record.name == NAME or isinstance(record.msg, LogMessage):
             line["message"] = summarize_event(str(own.get("event", "")), own)
             line.update(own)
@@ -75,8 +85,30 @@ class JsonFormatter(logging.Formatter):
             line["stack"] = self.formatStack(record.stack_info)
         return compact_json(line)
 
+    def _format_time(self, created: float) -> str:
+        second = int(created)
+        micros = round((created - second) * 1_000_000)
+        known, text = self._second
+        if second == known and 0 <= micros < 1_000_000:
+            return f"{text}.{micros // 1000:03}Z"
+        whole = datetime.fromtimestamp(created, UTC).isoformat(timespec="milliseconds")[:-6]
+        if second >= 0 and micros < 1_000_000:
+            self._second = (second, whole[:-4])
+        return f"{whole}Z"
+
     def _format_exception(self, record: logging.LogRecord) -> str:
         info = cast(Any, record.exc_info)
         if record.name != HANDRAIL:  # That logger has already redacted it.
             info = build_safe_exc_info(info[1], texts=True, redactor=self._redactor)
         return self.formatException(info)
+
+
+def _find_own_fields(record: logging.LogRecord) -> dict[str, Any]:
+    """The attributes that not every record has."""
+    attributes = record.__dict__
+    own = dict(islice(attributes.items(), len(_STANDARD), None))
+    if next(iter(own), None) == "event":  # As `Log` builds them: the standard ones are the first, and all are there.
+        own.pop("message", None)
+        own.pop("asctime", None)
+        return own
+    return {name: value for name, value in attributes.items() if name not in STANDARD_FIELDS}

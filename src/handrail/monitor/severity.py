@@ -3,6 +3,7 @@
 import logging
 from typing import Final
 
+from handrail.core.events import CallFinished
 from handrail.core.values import Failure
 from handrail.errors import Code
 
@@ -30,6 +31,14 @@ LEVELS: Final[dict[Code, int]] = {
 def find_level(failure: Failure | None) -> int:
     """Return the level of a result; a code that a tool defines itself is a warning."""
     return logging.INFO if failure is None else _BY_CODE.get(failure.code, logging.WARNING)
+
+
+def find_result_level(event: CallFinished) -> int:
+    """Return the level of a call that has its result."""
+    if not event.result.recorded:  # The effect happened, but the ledger has no record of it.
+        return logging.ERROR
+    level = find_level(event.result.error)
+    return max(level, logging.WARNING) if event.slow else level
 
 
 _BY_CODE: Final[dict[str, int]] = {**LEVELS}
