@@ -22,6 +22,7 @@ from handrail.serve.api.app import build_api
 from handrail.serve.api.conversations import Conversations, ServedAgent
 from handrail.serve.api.gate import ApiLimits
 from handrail.serve.api.service import Service
+from handrail.serve.chat_pages import ChatPages
 from handrail.serve.console import Console
 from handrail.serve.live import AuditFeed
 from handrail.serve.mcp_gate import AsgiScope, AsgiSend, GatewayCalls, McpGate
@@ -148,6 +149,7 @@ def build_app(
             Mount("/static", static),
             *console.build_routes(),
             *ToolPages(console, service).build_routes(),
+            *ChatPages(console, service, conversations).build_routes(),
         ],
         middleware=[Middleware(_SecurityHeaders), Middleware(_ApiMount, api=api)],
         exception_handlers={StoreError: _show_store_error},

@@ -393,6 +393,14 @@ class Console:
 
     # Rendering.
 
+    async def find_session(self, request: Request) -> BrowserSession | None:
+        """Who has signed in, if their session is not over."""
+        return await self._access.find_session(request.cookies)
+
+    def render(self, request: Request, template: str, **values: Any) -> str:
+        """A part of a page."""
+        return self._renderer.render(request, template, **values)
+
     def show(self, request: Request, session: BrowserSession, template: str, **values: Any) -> HTMLResponse:
         """A page with its template."""
         values = {"problem": "", "done": "", **values}

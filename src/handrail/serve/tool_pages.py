@@ -183,7 +183,10 @@ class ToolPages:
             one["calls"] += 1
             one["failed"] += row.ok is False
             one["customer"] = one["customer"] or row.customer_id
-        return self._console.show(request, session, "sessions.html", sessions=list(found.values())[:_SHOWN])
+        can_chat = self._service.conversations is not None and session.can_decide
+        return self._console.show(
+            request, session, "sessions.html", sessions=list(found.values())[:_SHOWN], can_chat=can_chat
+        )
 
     async def _session(self, request: Request, session: BrowserSession) -> Response:
         id = clean(request.query_params.get("id", ""))
