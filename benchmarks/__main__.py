@@ -16,13 +16,16 @@ from benchmarks import (
     database,
     definitions,
     dispatch,
+    durable_cost,
     growth,
     harness,
     imports,
     peers,
     plot,
     report,
+    service,
     sqlite_file,
+    targets,
 )
 
 ROOT = Path(__file__).parents[1]
@@ -41,14 +44,16 @@ def main() -> None:
     parser.add_argument("--render", action="store_true", help="the page and the plot from the committed results")
     options = parser.parse_args()
     if options.quick:
-        quick = measure({"dispatch": 25, "imports": 5, "first": 1, "definitions": 10, "database": 100})
+        quick = measure({"dispatch": 25, "imports": 5, "first": 1, "definitions": 10, "database": 100, "service": 1})
         sys.stdout.write(report.page(quick, growth.measure(rounds=3)))
         return
     if not options.render:
         growing = growth.measure()
         GROWTH_RESULTS.write_text(json.dumps(growing, indent=2, ensure_ascii=False) + "\n", "utf-8")
     if not options.render and not options.growth:
-        results = measure({"dispatch": 200, "imports": 25, "first": 3, "definitions": 50, "database": 2000})
+        results = measure(
+            {"dispatch": 200, "imports": 25, "first": 3, "definitions": 50, "database": 2000, "service": 5}
+        )
         RESULTS.write_text(json.dumps(results, indent=2, ensure_ascii=False) + "\n", "utf-8")
     results = json.loads(RESULTS.read_text("utf-8"))
     PAGE.parent.mkdir(exist_ok=True)
@@ -56,11 +61,11 @@ def main() -> None:
     PAGE.write_text(report.page(results, growing), "utf-8")
     plot.draw(results, PLOT)
     plot.draw_growth(growing, GROWTH_PLOT)
-    for what, value, kept in report.targets(results):
-        print(f"{'kept' if kept else 'MISSED':6}  {what}: {value}")
+    for target in targets.list_targets(results, growing):
+        print(f"{target.verdict:12}  {target.what}: {target.measured:.3g} {target.unit}")
 
 
-def measure(rounds: dict[str, int]) -> report.Results:
+def measure(rounds: dict[str, int]) -> targets.Results:
     """Everything, in this process and in interpreters of its own."""
     load = os.getloadavg()[0]
     rows = [*dispatch.rows(), *asyncio.run(peers.rows())]
@@ -76,6 +81,10 @@ def measure(rounds: dict[str, int]) -> report.Results:
     stored = database.measure(calls=rounds["database"])
     print("SQLite …", file=sys.stderr)
     in_file = sqlite_file.measure(calls=rounds["database"] // 2)
+    print("durable calls …", file=sys.stderr)
+    durable = durable_cost.measure(calls=rounds["database"] // 5)
+    print("the service …", file=sys.stderr)
+    served = service.measure_all(rounds=rounds["service"])
     print("ten thousand calls at once …", file=sys.stderr)
     crowded = crowd.measure()
     return {
@@ -104,6 +113,8 @@ def measure(rounds: dict[str, int]) -> report.Results:
         },
         "database": stored,
         "sqlite": in_file,
+        "durable": durable,
+        "service": served,
         "crowd": crowded,
     }
 

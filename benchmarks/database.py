@@ -17,11 +17,12 @@ from tests.postgres import PostgresServer
 
 @dataclass(frozen=True, kw_only=True)
 class Times:
-    """How long one of many took, in milliseconds."""
+    """How long one of many took, in milliseconds, and the CPU of this process for it."""
 
     name: str
     median: float
     p99: float
+    cpu_us: float
 
 
 def measure(*, calls: int) -> list[dict[str, Any]]:
@@ -71,21 +72,27 @@ async def _measured(url: str, calls: int) -> list[Times]:
     return [_times(name, one) for name, one in zip(names, samples, strict=True)]
 
 
-async def _in_turns(works: tuple[Callable[[], Awaitable[None]], ...], times: int) -> list[list[float]]:
-    samples: list[list[float]] = [[] for _ in works]
+async def _in_turns(works: tuple[Callable[[], Awaitable[None]], ...], times: int) -> list[list[tuple[float, float]]]:
+    samples: list[list[tuple[float, float]]] = [[] for _ in works]
     for work in works:
         for _ in range(50):
             await work()
     for _ in range(times):
         for work, kept in zip(works, samples, strict=True):
-            began = time.perf_counter()
+            began, cpu = time.perf_counter(), time.process_time()
             await work()
-            kept.append((time.perf_counter() - began) * 1000)
+            kept.append(((time.perf_counter() - began) * 1e3, (time.process_time() - cpu) * 1e6))
     return samples
 
 
-def _times(name: str, samples: list[float]) -> Times:
-    return Times(name=name, median=statistics.median(samples), p99=statistics.quantiles(samples, n=100)[98])
+def _times(name: str, samples: list[tuple[float, float]]) -> Times:
+    wall, cpu = zip(*samples, strict=True)
+    return Times(
+        name=name,
+        median=statistics.median(wall),
+        p99=statistics.quantiles(wall, n=100)[98],
+        cpu_us=statistics.median(cpu),
+    )
 
 
 if __name__ == "__main__":

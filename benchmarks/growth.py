@@ -1,19 +1,20 @@
-"""What one operation costs when ten times as much is stored, waiting or said: each axis at four sizes.
+"""What one operation costs when ten times as much is stored, waiting or said: each axis at several sizes.
 
     benchmarks/run --growth
 
-A growth exponent of 0 means that the cost does not depend on the size, 1 that it grows in proportion.
+A growth exponent of 0 means that the cost does not depend on the size, 1 that it grows in proportion. A line through
+all sizes hides a step, so each part between two sizes has an exponent of its own (`slopes`).
 """
 
 import asyncio
 import gc
 import itertools
 import json
-import math
 import os
 import platform
 import random
 import statistics
+import sys
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -26,6 +27,8 @@ from typing import Any
 from msgspec import structs
 from sqlalchemy import text as sql
 
+from benchmarks.slopes import find_steepest, fit_exponent
+from benchmarks.targets import MEANING_ROW
 from handrail import Executor, Policy, Rule, ToolCall, ToolContext, build_tool
 from handrail.chat import ChatSession, Conversation, FileSessionStore
 from handrail.core import Redactor
@@ -47,7 +50,7 @@ class Axis:
 
     grows: str
     operation: str
-    sizes: tuple[int, int, int, int]
+    sizes: tuple[int, ...]
     prepare: Prepare
     expected: int = 0
     """The exponent that the operation cannot go below: 1 if it has to look at all that grows."""
@@ -61,14 +64,14 @@ class Curve:
     operation: str
     sizes: tuple[int, ...]
     microseconds: tuple[float, ...]
+    """Medians."""
+    low: tuple[float, ...]
+    """Lower quartiles."""
+    high: tuple[float, ...]
+    """Upper quartiles."""
     exponent: float
+    """Over all sizes."""
     expected: int
-
-
-def fit_exponent(sizes: Sequence[int], costs: Sequence[float]) -> float:
-    """The slope of the line through the points, both axes logarithmic."""
-    slope, _ = statistics.linear_regression([math.log(one) for one in sizes], [math.log(one) for one in costs])
-    return slope
 
 
 CONTEXT = ToolContext[Any](session_id="s-1", customer_id="c-1", turn=1)
@@ -368,15 +371,17 @@ def redact_hostile_text(size: int, directory: Path) -> AbstractAsyncContextManag
 
 STORED = (100, 1_000, 10_000, 100_000)
 MANY = (10, 100, 1_000, 10_000)
+TOOLS = (10, 100, 1_000, 4_200, 10_000)  # Large products of matrices are done in another way above about 4,000.
+MESSAGES = (50, 500, 5_000, 20_000, 50_000)
 CHARACTERS = (1_000, 10_000, 100_000, 1_000_000)
 AXES = (
     Axis(grows="tools", operation="run one of them", sizes=MANY, prepare=one_of_many_tools),
     Axis(grows="tools", operation="answer a call of an unknown one", sizes=MANY, prepare=unknown_tool),
-    Axis(grows="tools", operation="search by words", sizes=MANY, prepare=search_by_words, expected=1),
+    Axis(grows="tools", operation="search by words", sizes=TOOLS, prepare=search_by_words, expected=1),
     Axis(
         grows="tools",
-        operation="search by meaning, without the model",
-        sizes=MANY,
+        operation=MEANING_ROW,
+        sizes=TOOLS,
         prepare=search_by_meaning,
         expected=1,
     ),
@@ -396,8 +401,8 @@ AXES = (
         prepare=call_beside_sessions,
     ),
     Axis(grows="sessions", operation="load one, SQLite", sizes=STORED, prepare=load_one_session),
-    Axis(grows="messages", operation="save one more, file", sizes=(50, 500, 5_000, 50_000), prepare=save_to_file),
-    Axis(grows="messages", operation="save one more, SQLite", sizes=(50, 500, 5_000, 50_000), prepare=save_to_sqlite),
+    Axis(grows="messages", operation="save one more, file", sizes=MESSAGES, prepare=save_to_file),
+    Axis(grows="messages", operation="save one more, SQLite", sizes=MESSAGES, prepare=save_to_sqlite),
     Axis(
         grows="stream deltas", operation="read all", sizes=(30, 300, 3_000, 30_000), prepare=read_a_stream, expected=1
     ),
@@ -438,8 +443,8 @@ async def _sample(operation: Operation, times: int) -> float:
 
 
 async def measure_axis(axis: Axis, *, rounds: int) -> Curve:
-    """The median of the CPU time of the operation, at each size."""
-    costs: list[float] = []
+    """The CPU time of the operation at each size: median and quartiles."""
+    costs: list[list[float]] = []
     for size in axis.sizes:
         with TemporaryDirectory() as directory:
             async with axis.prepare(size, Path(directory)) as operation:
@@ -448,15 +453,19 @@ async def measure_axis(axis: Axis, *, rounds: int) -> Curve:
                 gc.collect()
                 gc.disable()
                 try:
-                    costs.append(statistics.median([await _sample(operation, times) for _ in range(rounds)]))
+                    costs.append([await _sample(operation, times) for _ in range(rounds)])
                 finally:
                     gc.enable()
+    medians = tuple(map(statistics.median, costs))
+    quartiles = [statistics.quantiles(one, n=4, method="inclusive") for one in costs]
     return Curve(
         grows=axis.grows,
         operation=axis.operation,
         sizes=axis.sizes,
-        microseconds=tuple(costs),
-        exponent=fit_exponent(axis.sizes, costs),
+        microseconds=medians,
+        low=tuple(one[0] for one in quartiles),
+        high=tuple(one[-1] for one in quartiles),
+        exponent=fit_exponent(axis.sizes, medians),
         expected=axis.expected,
     )
 
@@ -468,7 +477,9 @@ def measure(*, rounds: int = ROUNDS) -> dict[str, Any]:
     for axis in AXES:
         curve = asyncio.run(measure_axis(axis, rounds=rounds))
         costs = " ".join(f"{one:>10.1f}" for one in curve.microseconds)
-        print(f"{curve.grows:<14} {curve.operation:<38} {costs} µs   exponent {curve.exponent:5.2f}", flush=True)
+        steepest = find_steepest(asdict(curve))
+        told = f"exponent {curve.exponent:5.2f}, at most {steepest.exponent:5.2f}{', a STEP' * steepest.is_step}"
+        print(f"{curve.grows:<14} {curve.operation:<38} {costs} µs   {told}", file=sys.stderr, flush=True)
         curves.append(curve)
     return {
         "date": datetime.now(UTC).date().isoformat(),

@@ -7,7 +7,8 @@ import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from benchmarks.report import DISPATCH_LIMIT, DISPATCH_ROW, IMPORT_LIMIT, IMPORT_ROW, Results
+from benchmarks.slopes import find_steepest, list_segments
+from benchmarks.targets import DISPATCH_LIMIT, DISPATCH_ROW, IMPORT_LIMIT, IMPORT_ROW, Results
 
 OURS, THEIRS, FLOOR, LIMIT = "#1f6feb", "#6e7781", "#afb8c1", "#cf222e"
 
@@ -34,11 +35,20 @@ def draw_growth(growth: Results, file: Path) -> None:
             curves = [one for one in growth["curves"] if one["expected"] == expected]
             for number, one in enumerate(curves):
                 colour = matplotlib.colormaps["tab20"](number / max(len(curves) - 1, 1))
-                label = f"{one['grows']}: {one['operation']} ({one['exponent']:.2f})"
+                steepest = find_steepest(one)
+                label = f"{one['grows']}: {one['operation']} ({one['exponent']:.2f}, {steepest.exponent:.2f})"
                 axes.plot(one["sizes"], one["microseconds"], "o-", color=colour, label=label, markersize=4)
+                costs = dict(zip(one["sizes"], one["microseconds"], strict=True))
+                for step in (part for part in list_segments(one) if part.is_step):
+                    ends = (step.start, step.end)
+                    axes.plot(ends, [costs[end] for end in ends], color=LIMIT, linewidth=4, alpha=0.4, zorder=0)
             axes.set_xscale("log")
             axes.set_yscale("log")
-            axes.set_title(f"{title}: CPU time in µs (exponent)", loc="left", fontweight="bold")
+            axes.set_title(
+                f"{title}: CPU time in µs (exponent, that of the steepest part; a step is red)",
+                loc="left",
+                fontweight="bold",
+            )
             axes.set_xlabel("how much there is")
             axes.grid(color="#eaeef2")
             axes.spines[["top", "right"]].set_visible(False)

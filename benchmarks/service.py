@@ -27,8 +27,9 @@ from handrail import Executor, Policy, Rule, tool
 from handrail.serve import ApiLimits, build_app
 from handrail.store import SqlStore, open_store
 from handrail.store.tables import audit
+from tests.postgres import PostgresServer
 
-ROUNDS, REQUESTS = 7, 300
+ROUNDS, REQUESTS = 5, 300
 
 
 class Body(BaseModel):
@@ -103,15 +104,15 @@ async def measure(app: Any, make_body: Any, secret: str, store: SqlStore | None 
     return (time.process_time() - begun) / REQUESTS * 1e6
 
 
-async def compare(url: str) -> dict[str, float]:
-    bare, rounds = build_bare(), {"bare": list[float](), "read": list[float](), "consequential": list[float]()}
+async def compare(url: str, rounds: int = ROUNDS) -> dict[str, float]:
+    bare, samples = build_bare(), {"bare": list[float](), "read": list[float](), "consequential": list[float]()}
     limits = ApiLimits(requests_per_second=1e6, burst=1_000_000)
     async with open_store(url) as store:
         executor = Executor([get_balance, pay], policy=Policy([Rule.allow("pay")]), store=store, scope="session")
         app = build_app(executor, store=store, api_limits=limits)
         _, secret = await store.keys.create(role="caller", who="bot", tenant_id="acme")
         read = {"tool": "get_balance", "arguments": {"account": "a-1"}, "session_id": "s"}
-        for round in range(ROUNDS + 1):
+        for round in range(rounds + 1):
             figures = {
                 "bare": await measure(bare, lambda _: read, secret),
                 "read": await measure(app, lambda _: read, secret, store),
@@ -128,9 +129,9 @@ async def compare(url: str) -> dict[str, float]:
                 ),
             }
             for name, value in figures.items() if round else ():  # The first one warms up.
-                rounds[name].append(value)
+                samples[name].append(value)
         await executor.aclose()
-    return {name: statistics.median(values) for name, values in rounds.items()}
+    return {name: statistics.median(values) for name, values in samples.items()}
 
 
 def serve_in_child(kind: str, url: str, secret: "Any", port: "Any") -> None:
@@ -159,7 +160,7 @@ def read_cpu(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def measure_server(kind: str, folder: str, requests: int = 2_000) -> float:
+def measure_server(kind: str, folder: str, requests: int = 1_000) -> float:
     """Microseconds of CPU of a server process for each request over one connection."""
     context = multiprocessing.get_context("spawn")
     secret, port = context.Queue(), context.Queue()
@@ -235,6 +236,22 @@ async def measure_page(folder: Path, rows: int) -> dict[str, float]:
                 times.append((time.perf_counter() - begun) * 1e3)
             found[name] = statistics.median(times)
     return found
+
+
+def measure_all(*, rounds: int = ROUNDS) -> dict[str, dict[str, float]]:
+    """Microseconds of CPU: through a socket, and without one for each of the databases."""
+    server = PostgresServer(fsync=True)
+    with tempfile.TemporaryDirectory() as folder:
+        # The processes in turns, so that a noisy moment does not meet one of them only.
+        served = [{kind: measure_server(kind, folder) for kind in ("bare", "read")} for _ in range(rounds)]
+        served.sort(key=lambda one: one["read"] / one["bare"])
+        try:
+            server.start()
+            urls = {"SQLite": f"sqlite:///{folder}/calls.db", "Postgres": server.new_database()}
+            compared = {name: asyncio.run(compare(url, rounds)) for name, url in urls.items()}
+        finally:
+            server.remove()
+    return {"served": served[rounds // 2], **compared}
 
 
 def main() -> None:
