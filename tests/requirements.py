@@ -414,6 +414,7 @@ DURABLE = (
     R("DU-09", "durable", "A call whose tool no worker has stays stored, is reported as such, and runs once one has it."),
     R("DU-10", "durable", "A `Doubt` names the worker that had the call; the audit and `handrail why` name each takeover with both owners, and how often it was taken."),
     R("DU-11", "durable", "`handrail worker module:executor --store URL` works for a function of the store, and for an executor that was built with a URL or in memory; another store of its own is a clear error."),
+    R("DU-12", "durable", "Progress and events of a durable call reach the listeners of the process that submitted it, where the store can notify; at most once, redacted, and counted by nobody twice."),
 )
 
 # fmt: on

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         TurnFinished,
         TurnPlanned,
         TurnStarted,
+        WorkerEvent,
     )
     from handrail.core.redact import Redactor
     from handrail.core.values import Approval
@@ -59,6 +60,7 @@ __all__ = [
     "TurnFinished",
     "TurnPlanned",
     "TurnStarted",
+    "WorkerEvent",
 ]
 
 # Loaded on first use, so that importing one module of this package does not import the others.
@@ -88,6 +90,7 @@ _ON_FIRST_USE = {
     "TurnFinished": "handrail.core.events",
     "TurnPlanned": "handrail.core.events",
     "TurnStarted": "handrail.core.events",
+    "WorkerEvent": "handrail.core.events",
 }
 
 __getattr__ = build_getattr(__name__, _ON_FIRST_USE)

@@ -105,6 +105,20 @@ class CallTakenOver(Event, frozen=True, kw_only=True):
     owner: str
 
 
+class WorkerEvent(Event, frozen=True, kw_only=True):
+    """What happened to a durable call that another process runs, told where it was submitted or is waited for.
+
+    It comes at most once, or not at all: what became of a call is what `Executor.wait` returns. Its own type, so that
+    what counts calls counts each where it runs.
+    """
+
+    worker: str
+    """The `owner` of the executor that runs it."""
+    event: Event
+    """`CallStarted`, `Progress` (redacted), `CallTakenOver`, or `CallFinished` with the recorded result; the call in it
+    has an id and a name, and no arguments."""
+
+
 class DecisionMade(Event, frozen=True, kw_only=True):
     """A call was denied, or needs an approval. A call that is simply allowed emits no event."""
 

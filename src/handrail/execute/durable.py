@@ -21,6 +21,7 @@ from handrail.core.time_budget import TimeBudget
 from handrail.core.tool import Tool
 from handrail.core.values import Approval, Decision, ToolCall, ToolResult
 from handrail.errors import ConfigError, ToolError, must_propagate
+from handrail.execute.call_relay import NoticeReceiver, NoticeSender
 from handrail.execute.event_bus import EventBus
 from handrail.execute.ledger import LedgerDecision, LedgerReader
 from handrail.execute.recall import CallRecall, is_entry_of
@@ -60,8 +61,12 @@ class DurableCalls:
         overhead_timeout: float,
         unserved_after: float,
         max_queued: int | None,
+        owner: str,
     ) -> None:
         self.work = work
+        self.sender = NoticeSender(work, owner=owner, redactor=redactor)
+        """Tells other processes what a worker of this executor does."""
+        self._receiver = NoticeReceiver(work, owner=owner, events=events, read_result=self._read_result)
         self._approvals = approvals
         self._authorizer = authorizer
         self._digests = digests
@@ -111,6 +116,7 @@ class DurableCalls:
             approval=approval,
             repeat=repeat,
             owner=owner,
+            is_heard=self._receiver.can_hear(context.session_id),
         )
         return structs.replace(item, seal=self._seal(item))
 
@@ -204,6 +210,8 @@ class DurableCalls:
             repeat=get_repeat(known),
             priority=priority,
         )
+        if item.is_heard:
+            await self._receiver.follow(item)
         if not await budget.run(self.work.put(item, max_queued=self._max_queued)):
             return failure_results.queue_full(tool.name, _QUEUE_RETRY)
         await self._send(item, call, context)
@@ -277,6 +285,8 @@ class DurableCalls:
             priority=priority,
             owner=owner,
         )
+        if item.is_heard:
+            await self._receiver.follow(item)
         try:
             expires_in = max(approval.expires_at - time.time(), 0.0)
             parking = self.work.park(item, expires_in=expires_in, approvals=self._approvals)
@@ -336,6 +346,18 @@ class DurableCalls:
             name, result = await self._wait(session_id, call_id, time.monotonic() + timeout, wait_for_end)
         return finish_result(result, ToolCall(id=call_id, name=name), started)
 
+    async def _read_result(self, ref: CallRef) -> ToolResult | None:
+        """The result of a stored call that a worker has just ended; None if it is tried again."""
+        session_id, call_id = ref
+        item = await TimeBudget(self._overhead_timeout).run(self.work.get(session_id=session_id, call_id=call_id))
+        if item is not None and item.state == "waiting":
+            result = failure_results.outcome_unknown(item.tool)
+        else:
+            result = None if item is None else await self._find_result(item, session_id, call_id)
+        if item is None or result is None:
+            return None
+        return finish_result(result, ToolCall(id=call_id, name=item.tool), perf_counter())
+
     async def _wait(
         self, session_id: str, call_id: str, ends: float, wait_for_end: WaitForEnd
     ) -> tuple[str, ToolResult]:
@@ -345,6 +367,8 @@ class DurableCalls:
                 item = await TimeBudget(self._overhead_timeout).run(
                     self.work.get(session_id=session_id, call_id=call_id)
                 )
+                if item is not None and item.is_heard and self._receiver.can_hear(session_id):
+                    await self._receiver.follow(item)
                 result = await self._find_result(item, session_id, call_id)
                 is_readable = True
             except ConfigError:

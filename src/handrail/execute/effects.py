@@ -121,6 +121,7 @@ class EffectRunner:
                 overhead_timeout=overhead_timeout,
                 unserved_after=unserved_after,
                 max_queued=max_queued,
+                owner=owner,
             )
         )
         """Stores calls of durable tools, and answers what became of them; None without a store of such calls."""

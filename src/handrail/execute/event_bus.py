@@ -28,9 +28,12 @@ from handrail.errors import ConfigError
 class EventBus:
     """The listeners of an executor. The `emit_…` methods build no event if there are none."""
 
-    __slots__ = ("__weakref__", "_by_session", "_redactor", "_slow_after_ms", "has_listeners", "listeners")
+    __slots__ = ("__weakref__", "_audit", "_by_session", "_redactor", "_slow_after_ms", "has_listeners", "listeners")
 
-    def __init__(self, listeners: Iterable[Listener], *, slow_after: float, redactor: Redactor) -> None:
+    def __init__(
+        self, listeners: Iterable[Listener], *, slow_after: float, redactor: Redactor, audit: Listener | None = None
+    ) -> None:
+        self._audit = audit
         self.listeners = tuple(map(_check_listener, listeners))
         self._slow_after_ms = slow_after * 1000
         self._redactor = redactor
@@ -55,7 +58,9 @@ class EventBus:
 
     def emit(self, event: Event) -> None:
         """Hand an event to all listeners, and to those of its session."""
-        listeners = self.listeners
+        self._emit(event, self.listeners)
+
+    def _emit(self, event: Event, listeners: tuple[Listener, ...]) -> None:
         if self._by_session:
             listeners += self._by_session.get(event.session_id, ())
         for listener in listeners:
@@ -65,6 +70,14 @@ class EventBus:
                 raise
             except BaseException as error:  # whatever it raises, the call goes on
                 log.error("a listener failed on %s", type(event).__name__, exc_info=error)
+
+    def has_others(self, session_id: str) -> bool:
+        """Whether somebody besides the audit gets the events of a session."""
+        return session_id in self._by_session or any(listener is not self._audit for listener in self.listeners)
+
+    def emit_to_others(self, event: Event) -> None:
+        """Hand an event to all listeners but the audit, which has it from where it happened."""
+        self._emit(event, tuple(listener for listener in self.listeners if listener is not self._audit))
 
     def emit_accepted(self, call: ToolCall, context: ToolContext[Any]) -> None:
         """A call was accepted, and may have to wait."""

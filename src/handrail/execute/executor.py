@@ -147,7 +147,7 @@ class Executor:
         scheduler = Scheduler()
         self._running = RunningCalls()
         self._threads = WorkerThreads(max_threads=limits.max_threads)
-        self._events = events = EventBus(listeners, slow_after=timeouts.slow_after, redactor=redactor)
+        self._events = events = EventBus(listeners, slow_after=timeouts.slow_after, redactor=redactor, audit=audit)
         self.emit: Callable[[Event], None] = events.emit
         """Hands an event to all listeners, and to those of its session."""
         self._results = CallResults(events=events, running=self._running)

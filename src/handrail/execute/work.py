@@ -10,6 +10,7 @@ from msgspec import Struct, structs
 
 from handrail.authorize.approvals import Approvals
 from handrail.core.values import Decision, ToolCall
+from handrail.execute.call_notices import CallNotice, NoticeBoard, OnNotice
 from handrail.execute.delivery import Delivery, MemoryDelivery
 from handrail.execute.recorded_result import RecordedResult
 from handrail.execute.scheduler import CallRef
@@ -60,6 +61,8 @@ class WorkItem(Struct, frozen=True, kw_only=True):
     """When somebody asked to cancel it."""
     recorded: RecordedResult | None = None
     """Its result, if it ended without an entry in the ledger."""
+    is_heard: bool = False
+    """Whether the process that stored it has listeners: its worker tells them what happens to it."""
     read_at: float = 0.0
     """When it was read, by the clock that its times are measured by."""
 
@@ -225,6 +228,14 @@ class MemoryWork:
     def __init__(self, *, delivery: Delivery | None = None) -> None:
         self.delivery: Delivery = delivery or MemoryDelivery()
         self._items: dict[CallRef, WorkItem] = {}
+        self._board = NoticeBoard()
+
+    async def publish(self, notices: Sequence[CallNotice]) -> None:
+        for notice in notices:
+            self._board.show(notice)
+
+    async def subscribe(self, receiver: OnNotice) -> None:
+        self._board.add(receiver)
 
     def _read(self, ref: CallRef) -> WorkItem | None:
         item = self._items.get(ref)

@@ -111,6 +111,7 @@ class Worker:
             if self._running:
                 self._serving.cancel()
             await asyncio.wait([self._serving], timeout=_AWAY_DELAY)
+        await self._durable.sender.flush(timeout=_AWAY_DELAY)
 
     async def _sleep(self, seconds: float) -> None:
         try:
@@ -176,8 +177,12 @@ class Worker:
             await self._durable.finish_cancelled(item)
             return None
         stored = StoredCall(item=item)
-        result = await self._executor.run_stored(stored, context)
-        return await self._conclude(stored, result)
+        with self._durable.sender.relay(item, self._executor.subscribe) as finish:
+            result = await self._executor.run_stored(stored, context)
+            again = await self._conclude(stored, result)
+            if again is None or (result.error is not None and result.error.code == "outcome_unknown"):
+                finish()
+            return again
 
     async def _build_context(self, item: WorkItem) -> ToolContext[Any]:
         """The context of a call: what this process makes of it, with the ids and the turn of the stored call."""

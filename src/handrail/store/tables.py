@@ -23,7 +23,7 @@ from sqlalchemy import (
 
 metadata: Final = MetaData()
 
-NEWEST: Final = "0011"
+NEWEST: Final = "0012"
 """The revision that this version needs: the last file in `migrations/versions`."""
 VERSION_TABLE: Final = "handrail_version"
 """Separate from Alembic's default, so that an application with its own migrations can share the database."""
@@ -315,6 +315,7 @@ work: Final = Table(
     Column("ended_at", Double),
     Column("cancelled_at", Double),
     Column("recorded", Text),
+    Column("is_heard", Boolean),
     CheckConstraint("state IN ('queued', 'running', 'parked', 'waiting', 'done')", name="handrail_work_state"),
 )
 """One row for each durable call, with its arguments until it is settled. A tenant of '' is none."""

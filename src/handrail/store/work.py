@@ -8,7 +8,8 @@ from contextlib import asynccontextmanager
 from typing import Any, ClassVar, Final, Literal
 
 import msgspec
-from sqlalchemy import Executable
+from msgspec import structs
+from sqlalchemy import Executable, text
 from sqlalchemy.exc import IntegrityError
 
 from handrail.authorize.approvals import Approvals
@@ -16,6 +17,7 @@ from handrail.core.log import log
 from handrail.core.text import compact_json
 from handrail.core.values import Decision, ToolCall
 from handrail.errors import ConfigError, StoreError
+from handrail.execute.call_notices import CallNotice, NoticeBoard, OnNotice
 from handrail.execute.delivery import Delivery, Handle
 from handrail.execute.recorded_result import RecordedResult
 from handrail.execute.scheduler import CallRef
@@ -28,6 +30,10 @@ from handrail.store.work_statements import COLUMNS, WorkStatements
 
 _NO_LIMIT: Final = 2**62
 _CHANNEL: Final = "handrail_work"
+_NOTICES: Final = "handrail_work_notices"
+_MAX_PAYLOAD_BYTES: Final = 7_900
+"""Of what Postgres notifies with: it takes less than 8,000."""
+_PUBLISH: Final = text(f"SELECT pg_notify('{_NOTICES}', p) FROM unnest(CAST(:payloads AS text[])) AS p")
 _SEND_TIMEOUT: Final = 5.0
 _AWAY_DELAY: Final = 1.0
 """Seconds until a database that is away is asked again."""
@@ -52,7 +58,7 @@ class SqlWork:
         self._statements = WorkStatements(is_sqlite=database.is_sqlite)
         self._taken: dict[CallRef, WorkItem] = {}
         """Rows that were taken in this process, until a worker asks for them."""
-        self.signals = WorkSignals(database)
+        self.signals = WorkSignals(database, cipher)
         self.delivery: Delivery = SqlDelivery() if delivery is None else delivery
         if isinstance(self.delivery, SqlDelivery):
             self.delivery.bind(self)
@@ -266,6 +272,14 @@ class SqlWork:
             ObservedLease(*row) for row in await self._database.fetch(self._statements.observe, {"of_owner": owner})
         ]
 
+    async def publish(self, notices: Sequence[CallNotice]) -> None:
+        """Tell the processes that follow calls: all of them in Postgres, this one with SQLite."""
+        await self.signals.publish(notices)
+
+    async def subscribe(self, receiver: OnNotice) -> None:
+        """Hand every notice to an object."""
+        await self.signals.subscribe(receiver)
+
     @asynccontextmanager
     async def watch_end(self, *, session_id: str, call_id: str) -> AsyncGenerator[WaitForEnd]:
         """Watch for the end of a call."""
@@ -307,6 +321,7 @@ class SqlWork:
             "ended_at": None,
             "cancelled_at": None,
             "recorded": None,
+            "is_heard": item.is_heard,
         }
         return {f"work_{name}": value for name, value in values.items()}
 
@@ -324,6 +339,7 @@ class SqlWork:
             "tenant_id": values["tenant_id"] or None,
             "decision": None if decision is None else msgspec.json.decode(decision, type=Decision),
             "recorded": decode_record(values["recorded"]),
+            "is_heard": bool(values["is_heard"]),
         }
         return WorkItem(**values)
 
@@ -395,8 +411,10 @@ class SqlDelivery:
 class WorkSignals:
     """Wakes workers when calls are queued, and callers when they have ended: in this process, and through Postgres."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, cipher: Cipher) -> None:
         self._database = database
+        self._cipher = cipher
+        self._board = NoticeBoard()
         self.is_polled = database.is_sqlite
         """Whether other processes are noticed only by looking."""
         self._workers: set[asyncio.Event] = set()
@@ -462,6 +480,40 @@ class WorkSignals:
             if not self._waiters[digest]:
                 del self._waiters[digest]
 
+    # Notices.
+
+    async def publish(self, notices: Sequence[CallNotice]) -> None:
+        """Tell what happens to calls: through Postgres to all processes, else to this one."""
+        if self.is_polled:
+            for notice in notices:
+                self._board.show(notice)
+            return
+        payloads = [payload for notice in notices if (payload := self._encode(notice)) is not None]
+        if payloads:
+            await self._database.fetch(_PUBLISH, {"payloads": payloads})
+
+    def _encode(self, notice: CallNotice) -> str | None:
+        for shown in (notice, structs.replace(notice, message="")):
+            payload = self._cipher.encrypt_text(msgspec.json.encode(shown).decode())
+            if payload is not None and len(payload.encode()) <= _MAX_PAYLOAD_BYTES:
+                return payload
+        return None  # Its ids alone are too long.
+
+    async def subscribe(self, receiver: OnNotice) -> None:
+        """Hand every notice to an object, from now on."""
+        self._board.add(receiver)
+        await self._start_listening()
+
+    def _on_notice(self, connection: object, pid: int, channel: str, payload: str) -> None:
+        if not self._board:
+            return
+        try:
+            notice = msgspec.json.decode(self._cipher.decrypt_text(payload) or "", type=CallNotice)
+        except (StoreError, msgspec.MsgspecError):
+            log.warning("a notice about a stored call cannot be read", exc_info=True)
+            return
+        self._board.show(notice)
+
     # Postgres.
 
     async def _start_listening(self) -> None:
@@ -486,6 +538,7 @@ class WorkSignals:
                         lost = asyncio.Event()
                         driver.add_termination_listener(_build_setter(lost))
                         await driver.add_listener(_CHANNEL, self._on_notification)
+                        await driver.add_listener(_NOTICES, self._on_notice)
                         ready.set()
                         await lost.wait()
                 except Exception:
