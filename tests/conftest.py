@@ -1,5 +1,6 @@
 """What every test shares: hypothesis profiles, and what happens when a machine lacks something."""
 
+import logging
 import os
 import shutil
 from collections.abc import Callable, Generator
@@ -35,6 +36,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for marker, what in missing.items():
             if item.get_closest_marker(marker):
                 item.add_marker(pytest.mark.skip(reason=f"needs {what}"))
+
+
+@pytest.fixture(autouse=True)
+def _handrail_logs_as_before() -> Generator[None]:
+    """What a test does to the logger is over with it: a page of the docs turns it off, and so may a program."""
+    logger = logging.getLogger("handrail")
+    before = logger.level, logger.disabled, logger.propagate
+    yield
+    logger.setLevel(before[0])
+    logger.disabled, logger.propagate = before[1:]
 
 
 def fail_when_skipped(report: pytest.TestReport | pytest.CollectReport) -> None:

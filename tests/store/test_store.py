@@ -144,7 +144,6 @@ async def test_with_the_root_logger_at_debug_no_driver_logs_a_value(url: str, ca
 async def test_effects_of_nobody_are_reported_once_where_the_ledger_outlives_the_process(
     scope: Any, customer_id: str | None, count: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.WARNING, logger="handrail")
     async with Executor(
         [pay], policy=Policy([Rule.allow("*")]), store=f"sqlite:///{tmp_path}/handrail.db", scope=scope
     ) as executor:
