@@ -13,7 +13,7 @@ from handrail.monitor.log_message import LogMessage
 _HAS_TASK_NAME: Final = hasattr(logging.makeLogRecord({}), "taskName")
 
 
-class Origin(Struct, frozen=True):
+class RecordOrigin(Struct, frozen=True):
     """Where an event was emitted."""
 
     thread: threading.Thread
@@ -36,7 +36,7 @@ class RecordBuilder:
         self._start = 0.0
         """When `logging` was loaded."""
 
-    def build(self, message: LogMessage, at: float, origin: Origin | None = None) -> logging.LogRecord:
+    def build(self, message: LogMessage, at: float, origin: RecordOrigin | None = None) -> logging.LogRecord:
         """Build the record of an event that was emitted at a time, here or elsewhere."""
         if not self._is_plain:
             return self._make(message, {"event": message.event, **message.fields})
@@ -78,9 +78,9 @@ class RecordBuilder:
         return logger.makeRecord(logger.name, message.level, __file__, 0, message, (), None, extra=extra)
 
 
-def find_origin() -> Origin:
+def find_origin() -> RecordOrigin:
     """Where the current code runs."""
-    return Origin(threading.current_thread(), _find_task_name() if _HAS_TASK_NAME else None)
+    return RecordOrigin(threading.current_thread(), _find_task_name() if _HAS_TASK_NAME else None)
 
 
 def _find_task_name() -> str | None:
