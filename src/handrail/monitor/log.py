@@ -12,7 +12,7 @@ from handrail.monitor.background import BackgroundWriter
 from handrail.monitor.calls import CallCounter
 from handrail.monitor.event_messages import Counts, MessageBuilder
 from handrail.monitor.log_message import NAME, LogMessage
-from handrail.monitor.log_record import RecordOrigin, RecordBuilder, find_origin
+from handrail.monitor.log_record import RecordBuilder, RecordOrigin, find_origin
 from handrail.monitor.phone_names import find_phone_names
 from handrail.monitor.severity import find_result_level
 
