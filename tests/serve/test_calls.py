@@ -132,7 +132,7 @@ async def test_an_effect_that_has_begun_is_not_cut_off_when_its_client_leaves(st
     executor = Executor([bank.pay], policy=Policy([Rule.allow("pay")]), store=store)
     calls = GatewayCalls(store, approval_wait=0)
     asked = McpRequest(session_id="ignored")
-    context = calls.make_context(asked)
+    context = await calls.make_context(asked)
     call = ToolCall(id="c-1", name="pay", arguments_json='{"amount": 5}')
     leaving = asyncio.create_task(calls.run_call(asked, executor, call, context))
     await bank.begun.wait()

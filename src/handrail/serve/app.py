@@ -29,6 +29,7 @@ from handrail.serve.mcp_gate import AsgiScope, AsgiSend, GatewayCalls, McpGate
 from handrail.serve.retention import Retention
 from handrail.serve.tenant_pools import TenantPools
 from handrail.serve.tool_pages import ToolPages
+from handrail.sources.mcp.endpoint import McpRequest
 from handrail.sources.mcp.server import import_with_sdk
 from handrail.store import SqlStore
 from handrail.tenants.builder import ToolBuilder
@@ -97,10 +98,10 @@ def build_app(
         raise ConfigError("store must be the store of the executor: Executor(…, store=store).")
     access = Access(store)
     feed = AuditFeed(store)
-    calls = GatewayCalls(store, approval_wait=approval_wait, deps=deps)
     pools = None
     if tenants is not None:
         pools = TenantPools(executor, tenants, builder=tools or ToolBuilder(), trust=trust or TenantTrust())
+    calls = GatewayCalls(store, approval_wait=approval_wait, deps=deps, tenants=pools)
     limits = api_limits or ApiLimits()
     conversations = None if agent is None else Conversations(agent, executor, store, limits=limits)
     service = Service(
@@ -163,6 +164,9 @@ def build_mcp_endpoint(executor: Executor, calls: GatewayCalls, *, decide_where:
     def describe(approval: Approval) -> str:
         return describe_wait(approval, where=decide_where.replace("{token}", approval.token))
 
+    async def find_executor(request: McpRequest) -> Executor:
+        return await calls.find_executor(request, executor)
+
     return import_with_sdk("handrail.sources.mcp.serve").McpEndpoint(
         executor,
         context=calls.make_context,
@@ -170,6 +174,7 @@ def build_mcp_endpoint(executor: Executor, calls: GatewayCalls, *, decide_where:
         approval_hint=describe,
         find_key=calls.find_key,
         run_call=calls.run_call,
+        find_executor=find_executor,
     )
 
 

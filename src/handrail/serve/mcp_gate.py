@@ -14,9 +14,10 @@ from handrail.core.events import Progress
 from handrail.core.log import log
 from handrail.core.text import normalize_numbers
 from handrail.core.values import Approval, ToolCall, ToolResult
-from handrail.errors import ApprovalError, ConfigError, StoreError
+from handrail.errors import ApprovalError, ConfigError, StoreError, ToolError
 from handrail.execute.executor import Executor
 from handrail.serve.access import Access
+from handrail.serve.tenant_pools import TenantPool, TenantPools
 from handrail.sources.mcp.endpoint import McpRequest
 from handrail.store import SqlStore
 from handrail.store.keys import ApiKey
@@ -129,23 +130,57 @@ class _ConnectionWatch:
 class GatewayCalls:
     """How the calls of MCP clients are told apart, and how long they wait for a person."""
 
-    def __init__(self, store: SqlStore, *, approval_wait: float, deps: Any = None, person: str = "stdio") -> None:
+    def __init__(
+        self,
+        store: SqlStore,
+        *,
+        approval_wait: float,
+        deps: Any = None,
+        person: str = "stdio",
+        tenants: TenantPools | None = None,
+    ) -> None:
         if not 0 <= approval_wait <= MAX_APPROVAL_WAIT:
             raise ConfigError(f"approval_wait must be 0 to {MAX_APPROVAL_WAIT:g} seconds, got {approval_wait!r}.")
         self._store = store
         self._approval_wait = approval_wait
         self._deps = deps
         self._person = person
+        self._tenants = tenants
         self._running: set[asyncio.Task[Any]] = set()
         self._unsettled: dict[tuple[str, str], asyncio.Future[None]] = {}
         """Calls whose result is on its way: an equal one waits until it is known whether it has arrived."""
 
-    def make_context(self, request: McpRequest) -> ToolContext[Any]:
+    async def make_context(self, request: McpRequest) -> ToolContext[Any]:
         """The context of a call: the session and the person are those of the key, whatever the client says."""
         key = request.state.get("key")
         if not isinstance(key, ApiKey):  # Over stdio there is one client, which this person started.
             return ToolContext(session_id=f"mcp-stdio-{self._person}", customer_id=self._person, deps=self._deps)
-        return ToolContext(session_id=f"mcp-{key.id}", tenant_id=key.tenant_id, customer_id=key.who, deps=self._deps)
+        pool = await self._find_pool(request)
+        if pool is not None and pool.config is not None and not pool.config.enabled:
+            raise ToolError("This tenant is not enabled.", code="permission_denied")
+        return ToolContext(
+            session_id=f"mcp-{key.id}",
+            tenant_id=key.tenant_id,
+            customer_id=key.who,
+            deps=self._deps,
+            tenant=None if pool is None else pool.config,
+            secrets={} if pool is None else pool.secrets,
+        )
+
+    async def find_executor(self, request: McpRequest, executor: Executor) -> Executor:
+        """The executor of a key's tenant, with the tenant's own tools and rules; else the one of all."""
+        pool = await self._find_pool(request)
+        return executor if pool is None else pool.executor
+
+    async def _find_pool(self, request: McpRequest) -> TenantPool | None:
+        key = request.state.get("key")
+        if self._tenants is None or not isinstance(key, ApiKey) or key.tenant_id is None:
+            return None
+        try:
+            return await self._tenants.get(key.tenant_id)
+        except StoreError as error:  # Without its rules nothing may run.
+            log.exception("the tools of the tenant %s cannot be built", key.tenant_id)
+            raise ToolError("The configuration of this tenant cannot be used now.", code="unavailable") from error
 
     async def find_key(
         self, request: McpRequest, executor: Executor, call: ToolCall, context: ToolContext[Any]

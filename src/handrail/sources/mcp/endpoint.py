@@ -28,6 +28,8 @@ class McpRequest(Struct, frozen=True, kw_only=True):
 FindCallKey = Callable[[McpRequest, Executor, ToolCall, ToolContext[Any]], Awaitable[str | None]]
 """The idempotency key of a call whose client sent none; None if every such call is a call of its own."""
 RunMcpCall = Callable[[McpRequest, Executor, ToolCall, ToolContext[Any]], Awaitable[ToolResult]]
+FindExecutor = Callable[[McpRequest], Awaitable[Executor]]
+"""The executor for a client, where not all have the same tools and rules."""
 MakeMcpContext = Callable[[McpRequest], ToolContext[Any] | Awaitable[ToolContext[Any]]]
 
 

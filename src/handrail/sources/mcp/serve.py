@@ -32,12 +32,14 @@ from handrail.execute.executor import Executor
 from handrail.formats import mcp as wire
 from handrail.registry.registry import ToolRegistry
 from handrail.sources.mcp.definitions import build_resource_blocks
-from handrail.sources.mcp.endpoint import FindCallKey, MakeMcpContext, McpRequest, RunMcpCall
+from handrail.sources.mcp.endpoint import FindCallKey, FindExecutor, MakeMcpContext, McpRequest, RunMcpCall
 from handrail.sources.mcp.server import IDEMPOTENCY_META_KEY
 
 _APPROVAL: Final = "approval"
 """The key of the question in a result that asks for input."""
 _MAX_SESSIONS: Final = 1_000
+_MAX_POOLS: Final = 200
+"""Pools whose definitions are kept: one for each tenant that has tools of its own."""
 _NOTIFY_TIMEOUT: Final = 5.0
 _ARGUMENT_CHARS: Final = 2_000
 _MAX_KEY_CHARS: Final = 200
@@ -70,12 +72,14 @@ class McpEndpoint:
         approval_hint: str | Callable[[Approval], str] | None = None,
         find_key: FindCallKey | None = None,
         run_call: RunMcpCall | None = None,
+        find_executor: FindExecutor | None = None,
     ) -> None:
         quiet_library("mcp")  # At DEBUG it logs every message.
         self._executor = executor
         self._make_context = context or _make_plain_context
         self._find_key = find_key
         self._run_call = run_call or _run_plain_call
+        self._find_executor = find_executor
         self._approval_hint = approval_hint or (
             "To approve it, decide about the approval {token} in the application that serves these tools, "
             "then call the tool again with the same arguments."
@@ -83,7 +87,8 @@ class McpEndpoint:
         self._connection_id = f"mcp-{uuid4().hex}"
         """The identity of the one client that stdio has."""
         self._turn = 0
-        self._pool: _ServedPool | None = None
+        self._pools: OrderedDict[int, _ServedPool] = OrderedDict()
+        """By the identity of the registry, which each of them keeps alive."""
         self._bus = InMemorySubscriptionBus()
         self._sessions: OrderedDict[str, ServerSession] = OrderedDict()
         """Clients of the older revision, by identity: they are told of changed tools without having to ask for it."""
@@ -122,13 +127,16 @@ class McpEndpoint:
     def _get_pool(self, executor: Executor) -> "_ServedPool":
         """The definitions of a pool; made once for each."""
         registry = executor.registry
-        if self._pool is None or self._pool.registry is not registry:
+        pool = self._pools.get(id(registry))
+        if pool is None:
             definitions = registry.to_mcp_tools()
             tools = [types.Tool.model_validate(dict(definition), by_name=False) for definition in definitions]
-            self._pool = _ServedPool(
-                registry=registry, definitions=definitions, tools={tool.name: tool for tool in tools}
-            )
-        return self._pool
+            pool = _ServedPool(registry=registry, definitions=definitions, tools={tool.name: tool for tool in tools})
+            self._pools[id(registry)] = pool
+            if len(self._pools) > _MAX_POOLS:
+                self._pools.popitem(last=False)
+        self._pools.move_to_end(id(registry))
+        return pool
 
     def _input_schema(self, name: str) -> Mapping[str, Any] | None:
         tool = self._get_pool(self._executor).tools.get(name)
@@ -137,13 +145,14 @@ class McpEndpoint:
     async def _list_tools(
         self, ctx: RequestContext, params: types.PaginatedRequestParams | None
     ) -> types.ListToolsResult:
-        context = await self._build_context(self._build_request(ctx))
+        asked = self._build_request(ctx)
+        context = await self._build_context(asked)
         if ctx.protocol_version not in MODERN_PROTOCOL_VERSIONS:
             self._sessions[identity := self._identify_client(ctx)] = ctx.session
             self._sessions.move_to_end(identity)
             if len(self._sessions) > _MAX_SESSIONS:
                 self._sessions.popitem(last=False)
-        executor = self._executor
+        executor = await self._get_executor(asked)
         listed = self._get_pool(executor).tools.items()
         return types.ListToolsResult(tools=[tool for name, tool in listed if not executor.is_denied(name, context)])
 
@@ -152,7 +161,7 @@ class McpEndpoint:
     ) -> types.CallToolResult | types.InputRequiredResult:
         asked = self._build_request(ctx)
         context = await self._build_context(asked)
-        executor = self._executor.snapshot()  # A call is answered by the tools that it was read with.
+        executor = (await self._get_executor(asked)).snapshot()  # A call is answered by the tools it was read with.
         definitions = self._get_pool(executor).definitions
         key = _get_idempotency_key(params)
         request = {"id": _build_call_id(key, 0), "params": {"name": params.name, "arguments": params.arguments or {}}}
@@ -214,6 +223,9 @@ class McpEndpoint:
             log.error("context of serve_mcp must return a ToolContext, got %s", type(context).__name__)
             raise MCPError(types.INTERNAL_ERROR, "The server is not configured correctly.")
         return structs.replace(context, turn=self._next_turn())
+
+    async def _get_executor(self, request: McpRequest) -> Executor:
+        return self._executor if self._find_executor is None else await self._find_executor(request)
 
     def _identify_client(self, ctx: RequestContext) -> str:
         """The client behind a request, which is not the request: what it did before is known, and not done twice."""

@@ -1,0 +1,98 @@
+"""Tenants over MCP: each client has the tools and the rules of its key's tenant, and of no other."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from mcp import MCPError
+
+from handrail import Executor, tool
+from handrail.core.context import ToolContext
+from handrail.store import SqlStore
+from handrail.tenants import Section, TenantConfig, TenantTrust, ToolBuilder
+from tests.serve.desk import Desk, open_desk, text_of
+from tests.serve.service import POLICY, close_account, get_balance, paid, pay
+
+
+class Loyalty(Section):
+    level: int = 1
+
+
+def build_loyalty(cfg: TenantConfig) -> Any:
+    @tool(read_only=True)
+    def get_points(context: ToolContext[Any]) -> str:
+        """The points of the customer."""
+        return (
+            f"{cfg.features.loyalty.level * 10} points of {context.tenant_id}, {context.secrets.get('crm', 'no key')}"
+        )
+
+    return get_points
+
+
+async def list_names(desk: Desk, tenant: str | None) -> set[str]:
+    secret = await desk.create_key("caller", "bot", tenant)
+    async with desk.connect_client(secret) as client:
+        return {one.name for one in (await client.list_tools()).tools}
+
+
+async def list_in_vain(desk: Desk, tenant: str) -> str:
+    async with desk.connect_client(await desk.create_key("caller", "bot", tenant)) as client:
+        with pytest.raises(MCPError) as refused:
+            await client.list_tools()
+        with pytest.raises(MCPError):
+            await client.call_tool("get_balance", {"account": "a"})
+        return str(refused.value)
+
+
+async def test_a_client_has_the_tools_and_the_rules_of_its_tenant(
+    store: SqlStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ACME_CRM", "crm-of-acme")
+    builder = ToolBuilder()
+    builder.register(build_loyalty, feature=("loyalty", Loyalty))
+    denied = {"deny": "pay", "where": {"amount": {"above": 10}}, "reason": "too much for acme"}
+    acme: dict[str, Any] = {"tenant_id": "acme", "features": {"loyalty": {"level": 2}}, "policy": [denied]}
+    acme |= {"secrets": {"crm": "env:ACME_CRM"}}
+    await store.tenants.put(TenantConfig(**acme))
+    await store.tenants.put(TenantConfig(tenant_id="globex", policy=[{"deny": "close_account"}]))
+    await store.tenants.put(TenantConfig(tenant_id="closed", enabled=False))
+    executor = Executor([get_balance, pay, close_account], policy=POLICY, store=store)
+    options: dict[str, Any] = {
+        "tenants": store.tenants,
+        "tools": builder,
+        "trust": TenantTrust(secrets=["env:{TENANT}_*"]),
+    }
+    async with open_desk(executor, store, **options) as desk:
+        every = {"get_balance", "pay", "close_account"}
+        assert await list_names(desk, "acme") == every | {"get_points"}
+        assert await list_names(desk, "globex") == {"get_balance", "pay", "get_points"}
+        assert await list_names(desk, "unknown") == await list_names(desk, None) == every
+        paid.clear()
+        async with desk.connect_client(await desk.create_key("caller", "bot", "acme")) as client:
+            assert "20 points of acme, crm-of-acme" in text_of(await client.call_tool("get_points", {}))
+            refused = text_of(await client.call_tool("pay", {"invoice": "i", "amount": 11}))
+            assert "too much for acme" in refused
+        async with desk.connect_client(await desk.create_key("caller", "bot", "globex")) as client:
+            assert "10 points of globex, no key" in text_of(await client.call_tool("get_points", {}))
+            assert "operator" in text_of(await client.call_tool("pay", {"invoice": "i", "amount": 11}))
+            await store.tenants.put(TenantConfig(tenant_id="globex", policy=[{"deny": "get_balance"}]))
+
+            async def is_denied() -> bool:
+                return "denied" in text_of(await client.call_tool("get_balance", {"account": "a"}))
+
+            async with asyncio.timeout(20):
+                while not await is_denied():  # A new revision is known within a second.
+                    await asyncio.sleep(0.05)
+        async with desk.connect_client(await desk.create_key("caller", "bot", "unknown")) as client:
+            with pytest.raises(MCPError, match="get_points"):
+                await client.call_tool("get_points", {})
+        assert "not enabled" in await list_in_vain(desk, "closed")
+        assert paid == []
+
+
+async def test_a_tenant_whose_only_revision_cannot_be_built_runs_nothing(store: SqlStore) -> None:
+    await store.tenants.put(TenantConfig(tenant_id="acme", policy=[{"deny": "no_such_tool"}]))
+    executor = Executor([get_balance], store=store)
+    async with open_desk(executor, store, tenants=store.tenants) as desk:
+        assert "cannot be used now" in await list_in_vain(desk, "acme")
+        assert await list_names(desk, "globex") == {"get_balance"}
