@@ -98,9 +98,9 @@ class Book(MemoryLedger):
         self._reach("take_over")
         return await super().take_over(entry, **given)
 
-    async def settle(self, entry: Entry) -> None:
+    async def settle(self, entry: Entry, **given: Any) -> None:
         self._reach("settle")
-        await super().settle(entry)
+        await super().settle(entry, **given)
         self.settled.append(entry)
 
     async def entry(self, call_id: str = "c-1", session_id: str = "s-1") -> Entry | None:

@@ -232,11 +232,11 @@ class HeldBook(Book):
         super().__init__()
         self.settling, self.go = asyncio.Event(), asyncio.Event()
 
-    async def settle(self, entry: Entry) -> None:
+    async def settle(self, entry: Entry, **given: Any) -> None:
         if entry.call_id == "c-1":
             self.settling.set()
             await self.go.wait()
-        await super().settle(entry)
+        await super().settle(entry, **given)
 
 
 async def test_the_end_of_a_call_that_was_reported_before_does_not_end_the_try_of_another_one() -> None:
