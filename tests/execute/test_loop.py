@@ -9,12 +9,14 @@ from typing import Any
 
 import pytest
 
-from handrail import ConfigError, Executor, ToolError, ToolResult, tool
+from handrail import ConfigError, Executor, Failure, ToolError, ToolResult, tool
 from handrail.execute import Budget, LoopResult, run_until_done, run_until_done_sync
+from handrail.execute.loop import LoopProgress
 from handrail.formats import openai_chat
 from handrail.testing.servers import text, text_and_calls, tool_calls
-from tests.execute.helpers import ALLOWED, at
+from tests.execute.helpers import ALLOWED, at, call
 from tests.execute.providers import PROVIDERS, Provider
+from tests.warped import warped
 
 
 @tool(read_only=True, concurrency_safe=True)
@@ -243,4 +245,162 @@ async def test_a_step_that_fails_reaches_the_caller() -> None:
 )
 def test_a_budget_that_makes_no_sense_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
+        Budget(**wrong)
+
+
+# A loop that stopped is resumed.
+
+
+class Bank:
+    """A payment of which nobody knows the outcome, until it is found out; beside it a look that always works."""
+
+    def __init__(self) -> None:
+        self.paid: list[str] = []
+        self.found: bool | None = None
+
+        @tool(key="what", verify=lambda arguments, context: self.found)
+        async def pay(what: str) -> str:
+            """Pay."""
+            self.paid.append(what)
+            raise ConnectionError("lost")
+
+        self.executor = Executor([pay, weather], policy=ALLOWED)
+
+    async def run(self, *answers: dict[str, Any], **more: Any) -> LoopResult:
+        self.step = Scripted(*answers)
+        return await run_until_done(self.step, self.executor, at(), wire=openai_chat, **more)
+
+
+PAY_AND_LOOK = chat(("1", "pay", '{"what": "rent"}'), ("2", "weather", '{"city": "Ulm"}'))
+
+
+async def test_a_loop_with_a_call_in_doubt_stops_and_is_resumed_where_it_was() -> None:
+    bank = Bank()
+    asked = [{"role": "user", "content": "Pay."}]
+    stopped = await bank.run(PAY_AND_LOOK, messages=asked)
+
+    assert (stopped.stop_reason, len(stopped.messages)) == ("outcome_unknown", 2)
+    assert [one.id for one in stopped.open_calls] == ["1", "2"]
+    assert [one and one.output for one in stopped.partial_results] == [None, "sunny in Ulm"]
+
+    still = await bank.run(resume=stopped)
+    assert (still.stop_reason, still.messages, still.response) == (
+        "outcome_unknown",
+        stopped.messages,
+        stopped.response,
+    )
+    assert still.open_calls == stopped.open_calls
+
+    bank.found = True
+    # What is looked at again had its place in the first budget.
+    done = await bank.run(chat(content="Paid."), resume=still, budget=Budget(max_calls=0))
+    assert (done.stop_reason, done.open_calls, done.partial_results) == ("completed", (), ())
+    assert [one.get("tool_call_id") for one in done.messages] == [None, None, "1", "2", None]
+    assert [one.call_id for one in done.results] == ["1"]
+    assert bank.paid == ["rent"]
+
+
+async def test_a_resumed_loop_has_its_messages_and_takes_no_others() -> None:
+    bank = Bank()
+    stopped = await bank.run(PAY_AND_LOOK, messages=[])
+
+    with pytest.raises(ConfigError, match="messages cannot be passed together with resume"):
+        await bank.run(resume=stopped, messages=[{"role": "user", "content": "Hi."}])
+
+
+async def test_new_calls_of_a_resumed_loop_count_against_its_budget() -> None:
+    bank = Bank()
+    stopped = await bank.run(PAY_AND_LOOK, messages=[])
+    bank.found = True
+
+    more = chat(("3", "weather", '{"city": "Rom"}'), ("4", "weather", '{"city": "Bonn"}'))
+    done = await bank.run(more, chat(content="never"), resume=stopped, budget=Budget(max_calls=2))
+
+    assert (done.stop_reason, done.open_calls, done.partial_results) == ("max_calls", (), ())
+    assert [one.ok for one in done.results] == [True, True, False]
+
+
+def test_the_sync_form_resumes_too() -> None:
+    bank = Bank()
+    step = Scripted(PAY_AND_LOOK, chat(content="Paid."))
+    stopped = run_until_done_sync(step, bank.executor, at(), wire=openai_chat)
+    bank.found = True
+    done = run_until_done_sync(step, bank.executor, at(), wire=openai_chat, resume=stopped)
+
+    assert (stopped.stop_reason, done.stop_reason, bank.paid) == ("outcome_unknown", "completed", ["rent"])
+
+
+# What ends a loop.
+
+
+@warped
+async def test_a_loop_ends_when_a_limit_is_reached_and_what_came_first_stays_the_reason() -> None:
+    def start(**limits: Any) -> LoopProgress:
+        return LoopProgress(Budget(**limits), executor())
+
+    progress = start(max_tokens=10)
+    progress.tokens = 9
+    assert progress.check() is None
+    progress.tokens = 10
+    assert progress.check() == "token_budget"
+    progress.is_interrupted = True
+    assert progress.check() == "token_budget"
+
+    progress = start(max_steps=2, timeout=60)
+    progress.steps = 1
+    await asyncio.sleep(59)
+    assert progress.check() is None
+    await asyncio.sleep(1)
+    assert progress.check() == "timeout"
+
+    progress = start(max_steps=2)
+    progress.steps, progress.is_interrupted = 2, True
+    assert progress.check() == "interrupted"
+
+
+@warped
+async def test_a_loop_admits_as_many_calls_as_it_has_room_for() -> None:
+    calls = [call("weather", f"c-{n}", city="Ulm") for n in range(2)]
+
+    def admit(progress: LoopProgress) -> tuple[int, list[str | None], str | None]:
+        run, refused = progress.admit(calls)
+        return len(run), [one.call_id for one in refused], progress.stop_reason
+
+    assert admit(LoopProgress(Budget(max_calls=2), executor())) == (2, [], None)
+    assert admit(LoopProgress(Budget(max_calls=1), executor())) == (1, ["c-1"], "max_calls")
+    full = LoopProgress(Budget(max_calls=1), executor())
+    full.add([ToolResult(output="x", call_id="a"), ToolResult(output="x", call_id="b")])
+    assert admit(full) == (0, ["c-0", "c-1"], "max_calls")
+    interrupted = LoopProgress(Budget(), executor())
+    interrupted.is_interrupted = True
+    assert admit(interrupted) == (0, ["c-0", "c-1"], None)
+    late = LoopProgress(Budget(timeout=5), executor())
+    await asyncio.sleep(5)
+    assert admit(late) == (0, ["c-0", "c-1"], "timeout")
+
+
+def test_what_nobody_knows_stops_a_loop_before_what_still_runs_and_an_interruption_before_both() -> None:
+    def result(code: str) -> ToolResult:
+        return ToolResult(error=Failure(code=code, message="x"), tool_name="book", call_id=code)
+
+    both = [result("in_progress"), result("outcome_unknown"), ToolResult(output="fine")]
+    progress = LoopProgress(Budget(), executor())
+    progress.stop_if_unsettled(both[2:])
+    assert progress.stop_reason is None
+    progress.stop_if_unsettled(both)
+    assert progress.stop_reason == "outcome_unknown"
+    progress = LoopProgress(Budget(), executor())
+    progress.is_interrupted = True
+    progress.stop_if_unsettled(both)
+    assert progress.stop_reason is None
+
+
+@pytest.mark.parametrize("smallest", [{"max_steps": 1}, {"max_calls": 0}, {"max_tokens": 1}, {"max_tokens": None}])
+def test_the_smallest_budget_is_one(smallest: dict[str, Any]) -> None:
+    Budget(**smallest)
+
+
+@pytest.mark.parametrize("wrong", [{"max_steps": True}, {"max_calls": 1.0}, {"max_tokens": 0}, {"timeout": -1}])
+def test_a_budget_is_whole_numbers(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=next(iter(wrong))):
         Budget(**wrong)
