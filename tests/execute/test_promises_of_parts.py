@@ -125,6 +125,17 @@ async def test_the_reason_of_a_question_is_redacted_where_it_is_written() -> Non
     assert entry.decision.reason.startswith("for the card")
 
 
+async def test_the_reason_of_a_permission_is_written_as_the_rule_says_it() -> None:
+    ledger = Written()
+    executor = Executor([pay], policy=Policy([Rule.allow("pay", reason="card 4111 1111 1111 1111")]), ledger=ledger)
+    await executor.run(call("pay"), at())
+
+    entry = await ledger.entry()
+    assert entry is not None
+    assert entry.decision is not None
+    assert entry.decision.reason == "card 4111 1111 1111 1111"
+
+
 # Loops
 
 
@@ -187,3 +198,39 @@ def test_outputs_that_were_forgotten_are_forgotten_with_their_session_too() -> N
 
     again, _ = limiter.limit("d" * 500, max_chars=100, session_id="s-1")
     assert "read_more" in again
+
+
+def keep(limiter: OutputLimiter, text: str, session_id: str = "s-1") -> str:
+    """Cut a text, and return the handle that it can be read by."""
+    limiter.has_read_more = True
+    limited, _ = limiter.limit(text, max_chars=10, session_id=session_id)
+    return limited.partition("handle='")[2].partition("'")[0]
+
+
+async def test_as_many_long_outputs_are_kept_as_allowed_and_the_oldest_goes_first() -> None:
+    async def list_kept(limiter: OutputLimiter, lengths: list[int]) -> list[bool]:
+        handles = [keep(limiter, "x" * length) for length in lengths]
+        read_more = Executor([limiter.read_more_tool()])
+        results = [await read_more.run(call("read_more", handle, handle=handle), at()) for handle in handles]
+        return [result.ok for result in results]
+
+    assert await list_kept(OutputLimiter(max_outputs=2), [20, 20, 20]) == [False, True, True]
+    assert await list_kept(OutputLimiter(max_outputs=2), [20, 20]) == [True, True]
+    assert await list_kept(OutputLimiter(max_chars=100), [50, 50]) == [True, True]
+    assert await list_kept(OutputLimiter(max_chars=100), [50, 51]) == [False, True]
+    assert await list_kept(OutputLimiter(max_chars=100), [20, 30, 60]) == [False, True, True]
+    assert await list_kept(OutputLimiter(max_chars=100), [300]) == [True]
+    limiter = OutputLimiter(max_chars=100)
+    keep(limiter, "x" * 90)
+    limiter.forget_session("s-1")
+    assert await list_kept(limiter, [60, 40]) == [True, True]
+
+
+@pytest.mark.parametrize("wrong", [{"offset": -1}, {"limit": 0}])
+async def test_the_model_may_try_again_to_read_on(wrong: dict[str, int]) -> None:
+    limiter = OutputLimiter()
+    handle = keep(limiter, "x" * 50)
+    refused = await Executor([limiter.read_more_tool()]).run(call("read_more", handle=handle, **wrong), at())
+
+    assert refused.error is not None
+    assert (refused.error.code, refused.error.retryable) == ("invalid_arguments", True)

@@ -5,6 +5,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextvars import ContextVar
 from typing import Any, ClassVar
 
@@ -12,7 +13,9 @@ import pytest
 
 from handrail import Executor, ToolContext, ToolResult, tool
 from handrail.core import Progress
+from handrail.errors import ThreadsStrandedError
 from handrail.execute import Limits, MemoryLedger, Timeouts
+from handrail.execute.threads import WorkerThreads
 from tests.execute.helpers import ALLOWED, Book, Heard, at, call, code_of
 
 WHO: ContextVar[str] = ContextVar("WHO", default="nobody")
@@ -380,3 +383,62 @@ async def test_a_tool_that_hangs_has_never_more_threads_than_allowed_its_strande
     assert {code_of(one) for one in results} <= {"tool_timeout", "unavailable"}
     assert (latch.runs, executor.stranded_threads) == (3, 3)
     assert (await executor.run(call("other"), at())).output == "done"  # The others go on.
+
+
+async def test_a_tool_whose_threads_never_come_back_gets_no_more_and_others_still_do(latch: Latch) -> None:
+    threads = WorkerThreads(max_threads=2, max_stranded=2)
+    stuck = [asyncio.create_task(threads.run(latch, owner="stuck")) for _ in range(2)]
+    for _ in stuck:
+        await latch.has_begun()
+    waiting = asyncio.create_task(threads.run(lambda: "never", owner="stuck"))
+    other = asyncio.create_task(threads.run(lambda: "free", owner="other"))
+    await asyncio.sleep(0)
+    stuck[0].cancel()
+    await asyncio.wait([stuck[0]])
+    assert threads.has_room("stuck")
+    stuck[1].cancel()
+    await asyncio.wait(stuck)
+
+    assert (threads.stranded, threads.has_room("stuck"), threads.has_room("other")) == (2, False, True)
+    assert await asyncio.wait_for(other, 30) == "free"
+    with pytest.raises(ThreadsStrandedError, match="2 threads of 'stuck' never came back"):
+        await asyncio.wait_for(waiting, 30)
+    with pytest.raises(ThreadsStrandedError):
+        threads.submit(lambda: "never", owner="stuck")
+
+    latch.go.set()
+    await until(lambda: threads.stranded == 0)
+    assert await asyncio.wait_for(threads.run(lambda: "again", owner="stuck"), 30) == "again"
+
+
+async def test_a_thread_that_cannot_be_started_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads = WorkerThreads(max_threads=1)
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        for _ in range(2):
+            with pytest.raises(RuntimeError):
+                threads.submit(lambda: "never")
+
+    assert await asyncio.wait_for(threads.run(lambda: "runs"), 30) == "runs"
+
+
+def test_a_sync_caller_that_is_interrupted_cancels_what_it_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Interrupted(Future[Any]):
+        def result(self, timeout: float | None = None) -> Any:
+            raise KeyboardInterrupt
+
+    waited = Interrupted()
+
+    def start(coroutine: Any, loop: Any) -> Interrupted:
+        coroutine.close()
+        return waited
+
+    monkeypatch.setattr(asyncio, "run_coroutine_threadsafe", start)
+    with pytest.raises(KeyboardInterrupt):
+        Executor().run_coroutine(asyncio.sleep(0))
+
+    assert waited.cancelled()
