@@ -2,19 +2,24 @@
 
 import asyncio
 import itertools
-import secrets
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Any, ClassVar, Final, Literal, Protocol, TypedDict, Unpack, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Protocol, TypedDict, Unpack, cast
 from weakref import WeakSet
 
 from msgspec import structs
 
 from handrail.core.events import ApprovalDecided, ApprovalRequested, ApprovalUsed, Event
+from handrail.core.lazy_modules import LazyModule
 from handrail.core.log import log
 from handrail.core.redact import HIDDEN, Redactor
 from handrail.core.values import Approval
 from handrail.errors import ApprovalError, ConfigError
+
+if TYPE_CHECKING:
+    import secrets
+else:
+    secrets = LazyModule("secrets")
 
 
 class ApprovalFilters(TypedDict, total=False):

@@ -1,16 +1,21 @@
 """Hooks: code of the host that may change a call before it is validated, and refuse it after it was authorised."""
 
-import difflib
 import inspect
 from collections.abc import Sequence
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from handrail.core.callbacks import CallbackRunner
 from handrail.core.context import ToolContext
+from handrail.core.lazy_modules import LazyModule
 from handrail.core.log import log
 from handrail.core.tool import Tool
 from handrail.core.values import Decision, ToolCall
 from handrail.errors import ConfigError, ToolError, must_propagate
+
+if TYPE_CHECKING:
+    import difflib
+else:
+    difflib = LazyModule("difflib")
 
 
 class Hook(Protocol):

@@ -1,17 +1,22 @@
 """What makes two deliveries the same call, and two calls the same effect: a call's arguments, and their digests."""
 
-import hashlib
 from collections.abc import Callable
 from functools import cache
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
 from pydantic_core import from_json
 
 from handrail.core.context import ToolContext
+from handrail.core.lazy_modules import LazyModule
 from handrail.core.text import canonical_json, normalize_canonical, normalize_numbers
 from handrail.core.tool import KeyOf, Tool
 from handrail.core.values import ToolCall
+
+if TYPE_CHECKING:
+    import hashlib
+else:
+    hashlib = LazyModule("hashlib")
 
 VERSION: Final = "2"
 """Of the canonical form: digests of different versions are never equal."""
@@ -55,7 +60,7 @@ class CallDigests:
         self._get_key = get_key
         self._keyed: hashlib.blake2b | None = None
 
-    def load_key(self) -> hashlib.blake2b:
+    def load_key(self) -> "hashlib.blake2b":
         """Get the key: of a ledger in a database, once that is open."""
         # BLAKE2 has a key of its own: a copy with the key already in it takes a fifth of the time of an HMAC.
         self._keyed = hashlib.blake2b(key=hashlib.sha256(self._get_key()).digest(), digest_size=32)

@@ -2,12 +2,17 @@
 
 from base64 import b64encode
 from collections.abc import Iterable
-from hashlib import sha256
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from msgspec import Struct, structs
 
+from handrail.core.lazy_modules import LazyModule
 from handrail.core.patterns import LazyPattern
+
+if TYPE_CHECKING:
+    import hashlib
+else:
+    hashlib = LazyModule("hashlib")
 
 MediaKind = Literal["image", "audio", "video", "file"]
 
@@ -71,7 +76,7 @@ class MediaPart(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False)
 
     def describe(self) -> dict[str, Any]:
         """What may be written down about it: type, size and digest, and never the data."""
-        digest = sha256(self.data).hexdigest() if self.data is not None else self.digest
+        digest = hashlib.sha256(self.data).hexdigest() if self.data is not None else self.digest
         known = {"type": self.kind, "mime_type": self.mime_type, "name": self.name, "size": self.size, "sha256": digest}
         return {key: value for key, value in {**known, "omitted": self.omitted}.items() if value}
 
@@ -86,7 +91,7 @@ class MediaPart(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False)
         """The part without its data, and the reason for that."""
         if self.omitted:
             return self
-        digest = sha256(self.data).hexdigest() if self.data is not None else ""
+        digest = hashlib.sha256(self.data).hexdigest() if self.data is not None else ""
         return structs.replace(self, data=None, omitted=reason, digest=digest)
 
     def __repr__(self) -> str:

@@ -6,7 +6,7 @@ import math
 import re
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent import futures  # Its executors are loaded on first use.
 from functools import lru_cache
 from typing import Any, Final, TypeVar, cast
 
@@ -158,7 +158,7 @@ class Redactor:
         if max_chars < 1:
             raise ConfigError(f"max_chars must be at least 1, got {max_chars!r}.")
         self._max_chars = max_chars
-        self._thread: ThreadPoolExecutor | None = None
+        self._thread: futures.ThreadPoolExecutor | None = None
         names = [words for name in (*FIELDS, *fields) if (words := _words(name))]
         self._fields = frozenset("".join(words) + plural for words in names for plural in ("", "s"))
         stems = sorted({max(words, key=len) for words in names} | ALONE)
@@ -214,7 +214,7 @@ class Redactor:
         if not is_long:
             return redact()
         if self._thread is None:
-            self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="handrail-redact")
+            self._thread = futures.ThreadPoolExecutor(max_workers=1, thread_name_prefix="handrail-redact")
         return await asyncio.get_running_loop().run_in_executor(self._thread, redact)
 
     async def text_aside(self, text: str) -> str:

@@ -1,7 +1,14 @@
-"""Suggests the name that was meant; a module of its own, because `difflib` is slow to import."""
+"""Suggests the name that was meant."""
 
-import difflib
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from handrail.core.lazy_modules import LazyModule
+
+if TYPE_CHECKING:
+    import difflib
+else:
+    difflib = LazyModule("difflib")
 
 
 def suggest(name: object, known: Iterable[object], *, otherwise: str = ".") -> str:

@@ -5,9 +5,9 @@ import inspect
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
-from hashlib import sha256
 from time import perf_counter
 from typing import (
+    TYPE_CHECKING,
     Any,
     Concatenate,
     Final,
@@ -27,6 +27,7 @@ from typing_extensions import TypeVar
 
 from handrail.core.context import ToolContext
 from handrail.core.handler_output import clean_result, collect_iterators, collect_output, is_plain
+from handrail.core.lazy_modules import LazyModule
 from handrail.core.media import MediaPart
 from handrail.core.text import encodable, faithful_json
 from handrail.core.values import Failure, ToolResult, find_media_result
@@ -38,6 +39,11 @@ from handrail.errors import (
     UnusableOutputError,
     shorten,
 )
+
+if TYPE_CHECKING:
+    import hashlib
+else:
+    hashlib = LazyModule("hashlib")
 
 P = ParamSpec("P")
 R = TypeVar("R", covariant=True)
@@ -279,7 +285,7 @@ class Tool(Generic[P, R]):
             described = [self.name, self.description, self.input_schema, self.output_schema, self.source]
             flags = [self.read_only, self.idempotent]
             text = json.dumps([described, flags], sort_keys=True, default=str)
-            known = self.wire["definition_digest"] = sha256(text.encode()).hexdigest()
+            known = self.wire["definition_digest"] = hashlib.sha256(text.encode()).hexdigest()
         return known
 
     @property

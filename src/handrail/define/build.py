@@ -1,22 +1,27 @@
 """`build_tool` and `as_tool`: build tools from mappings and from objects with the members of a tool."""
 
 import copy
-import difflib
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from typing_extensions import Unpack
 
 from handrail.core.context import ToolContext
+from handrail.core.lazy_modules import LazyModule
 from handrail.core.tool import Tool, ToolLike
 from handrail.define.function import build_from_function, build_unbound_error
 from handrail.define.options import NamedToolOptions, normalize_options
 from handrail.errors import ToolDefinitionError
 from handrail.schema.arguments import Arguments
+
+if TYPE_CHECKING:
+    import difflib
+else:
+    difflib = LazyModule("difflib")
 
 _HARNESS_NAMES: Final = {
     "is_read_only": "read_only",

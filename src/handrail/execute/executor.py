@@ -2,7 +2,7 @@
 
 import asyncio
 import copy
-import secrets as randomness
+import os
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from contextlib import AbstractContextManager
 from time import perf_counter
@@ -129,7 +129,7 @@ class Executor:
         self._ledger = ledger = self._store.ledger
         self.approvals: Approvals = self._store.approvals
         self._work = work = find_work(self._store)
-        owner = randomness.token_hex(8)
+        owner = os.urandom(8).hex()
         if (audit := self._store.audit) is not None and audit not in listeners:
             listeners = (*listeners, audit)
         limits = limits or Limits()

@@ -2,10 +2,9 @@
 
 import asyncio
 import inspect
-import random
 import time
 from collections.abc import Callable
-from typing import Any, Final, Literal, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 from msgspec import Struct, structs
 from msgspec.structs import force_setattr
@@ -19,6 +18,7 @@ from handrail.core.handler_output import (
     collect_output,
     to_replayable,
 )
+from handrail.core.lazy_modules import LazyModule
 from handrail.core.log import log
 from handrail.core.media import MediaPart, limit_media
 from handrail.core.secrets import Secrets
@@ -32,6 +32,11 @@ from handrail.execute.output_limit import OutputLimiter
 from handrail.execute.running import NOT_CANCELLED, CallStopped, Deadlines, RunningCall, SpuriousCancellation
 from handrail.execute.threads import WorkerThreads
 from handrail.execute.tool_pool import CompiledTool
+
+if TYPE_CHECKING:
+    import random
+else:
+    random = LazyModule("random")
 
 Happened = Literal["yes", "no", "unknown"]
 

@@ -1,7 +1,7 @@
 """The ledger of consequential calls: its entries, the state table that decides about a call, its form in memory."""
 
 import math
-import secrets
+import os
 import time
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -414,7 +414,7 @@ class MemoryLedger:
             raise ConfigError(f"max_bytes must be 0 or more, got {max_bytes!r}.")
         if keep_for < 0:
             raise ConfigError(f"keep_for must be 0 seconds or more, got {keep_for!r}.")
-        self.digest_key = secrets.token_bytes(32)
+        self.digest_key = os.urandom(32)
         self._max_entries = max_entries
         self._max_bytes = max_bytes
         self._keep_for = keep_for

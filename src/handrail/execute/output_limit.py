@@ -3,15 +3,20 @@
 How long an output may be is the tool's `max_output_chars`, else the executor's; `MAX_OUTPUT_CHARS` is the default.
 """
 
-import secrets
 from collections import OrderedDict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from handrail.core.context import ToolContext
+from handrail.core.lazy_modules import LazyModule
 from handrail.core.text import compact_json
 from handrail.core.tool import Tool
 from handrail.define.function import tool
 from handrail.errors import ToolError
+
+if TYPE_CHECKING:
+    import secrets
+else:
+    secrets = LazyModule("secrets")
 
 MAX_PAGE_CHARS = 20_000
 """What `read_more` returns at a time."""

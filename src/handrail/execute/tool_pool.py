@@ -5,13 +5,13 @@ import inspect
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from hashlib import sha256
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from handrail.authorize.policy import CompiledPolicy, Policy, PolicyProblem
 from handrail.authorize.sources import to_source_tool
 from handrail.core import failure_results
 from handrail.core.context import ToolContext
+from handrail.core.lazy_modules import LazyModule
 from handrail.core.log import log
 from handrail.core.provenance import SourceTool
 from handrail.core.tool import MAX_OUTPUT_CHARS, Tool, check_name
@@ -25,6 +25,11 @@ from handrail.execute.output_limit import OutputLimiter
 from handrail.execute.scheduler import Concurrency
 from handrail.registry.registry import ToolRegistry
 from handrail.registry.tool_source import ToolSource, build_registry
+
+if TYPE_CHECKING:
+    import hashlib
+else:
+    hashlib = LazyModule("hashlib")
 
 
 class CompiledTool:
@@ -264,7 +269,7 @@ def _check_flags(parameter: str, flags: object) -> ToolFlags:
 
 def _digest_schema(schema: Mapping[str, Any], *, name: str) -> str:
     try:
-        return sha256(json.dumps(schema, sort_keys=True).encode()).hexdigest()
+        return hashlib.sha256(json.dumps(schema, sort_keys=True).encode()).hexdigest()
     except (TypeError, ValueError, RecursionError) as error:
         raise ToolDefinitionError(f"`{name}`: schema must be a JSON Schema: {shorten(str(error))}.") from error
 

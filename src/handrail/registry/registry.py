@@ -1,17 +1,22 @@
 """An immutable set of tools, and their definitions for every provider."""
 
-import difflib
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from importlib import import_module
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from handrail.core.lazy_modules import LazyModule
 from handrail.core.selectors import parse_selectors
 from handrail.core.text import join_names
 from handrail.core.tool import Tool, ToolLike
 from handrail.define.build import as_tool
 from handrail.errors import DuplicateToolError, ToolNotFoundError
+
+if TYPE_CHECKING:
+    import difflib
+else:
+    difflib = LazyModule("difflib")
 
 if TYPE_CHECKING:
     from anthropic.types import ToolParam
