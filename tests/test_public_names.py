@@ -54,6 +54,7 @@ def test_importing_the_executor_loads_nothing_that_only_a_tool_or_a_request_need
     slow = {"pydantic.main", "pydantic.json_schema", "jsonschema_rs", "email", "handrail.formats", "handrail.models"}
     assert not loaded & slow
     assert not [name for name in loaded if name.startswith(("handrail.formats.", "handrail.registry.search"))]
+    assert not loaded & {"hashlib", "difflib", "random", "secrets", "concurrent.futures.thread"}
 
 
 def test_importing_an_agent_loads_nothing_that_only_a_file_needs() -> None:
