@@ -19,6 +19,7 @@ from livekit.agents.llm import (
 
 from handrail import ConfigError, Executor, Policy, Rule, ToolContext, ToolFlags
 from handrail.adapters.livekit import guard_agent, guard_tools
+from handrail.core.locale_texts import load_locale
 
 ASK = Policy([Rule.ask("pay", by="customer"), Rule.allow("*")])
 ALLOW = Policy([Rule.allow("*")])
@@ -311,6 +312,23 @@ async def test_two_calls_of_one_response_are_two_questions_one_after_the_other()
 
     assert desk.paid == [("R-7", 100)]
     assert "permission_denied" in desk.model.told["c2"]
+
+
+async def test_a_repetition_is_named_first_in_the_customers_language_and_needs_a_yes_to_the_call() -> None:
+    desk = Desk([pay_call("c1")], "Done.", [pay_call("c2")], "Done.")
+    agent = Agent(instructions="Pay.", tools=desk.tools)
+    context = ToolContext(session_id="s-1", customer_id="c-1")
+    await guard_agent(agent, desk.executor, context=context, customer_answers=True, locale="de")
+    async with AgentSession(llm=desk.model) as session:
+        await session.start(agent)
+        for text in ("R-7 bezahlen.", "Ja.", "Noch einmal.", "Ja, bitte."):
+            await session.run(user_input=text)
+        said = [item.text_content or "" for item in session.history.items if getattr(item, "role", "") == "assistant"]
+
+    asked = load_locale("de")["confirm.one"].format(calls="pay (invoice id: R-7; amount: 100)")
+    notice = load_locale("de")["confirm.repeat"].format(calls="pay")
+    assert said == [asked, "Done.", f"{notice} {asked}", "Done."]
+    assert desk.paid == [("R-7", 100), ("R-7", 100)]
 
 
 class AskEmail(AgentTask[str]):

@@ -30,12 +30,20 @@ def test_a_policy_without_rules_has_the_default(tmp_path: Path) -> None:
     assert load_policy(write(tmp_path, '{"rules": []}')).decide(pay(), {"amount": 1}, at()).action == "ask"
 
 
+def test_a_file_says_who_is_asked_where_no_rule_does(tmp_path: Path) -> None:
+    decided = load_policy(write(tmp_path, '{"rules": [], "asks": "operator"}')).decide(pay(), {"amount": 1}, at())
+
+    assert (decided.action, decided.by) == ("ask", "operator")
+
+
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
         ("[]", "a policy is an object with `rules`"),
         ("{}", "a policy is an object with `rules`"),
         ('{"rules": [], "rulez": []}', "`rulez` is not known here"),
+        ('{"rules": [], "asks": "nobody"}', "`asks` is `customer` or `operator`, not 'nobody'"),
+        ('{"rules": [], "asks": null}', "`asks` is `customer` or `operator`, not None"),
         ('{"rules": {}}', "`rules` is a list of objects"),
         ('{"rules": ["pay"]}', "`rules` is a list of objects"),
         ('{"rules": [], "default": "perhaps"}', "desk.json: `default` is one of"),

@@ -138,3 +138,12 @@ def test_values_keep_their_kinds() -> None:
         "d": "str",
         "e": "str",
     }
+
+
+def test_a_file_says_who_is_asked_where_no_rule_does() -> None:
+    policy = parse_policy("rules: []\nasks: operator\n")
+    pay = build_tool({"name": "pay", "handler": lambda payload: None, "input_schema": {"type": "object"}})
+    assert (policy.asks, policy.decide(pay, {}, at()).by) == ("operator", "operator")
+
+    with pytest.raises(ConfigError, match="policy:2: `asks` is `customer` or `operator`, not 'boss'"):
+        parse_policy("rules: []\nasks: boss\n")

@@ -5,6 +5,7 @@ import sys
 from typing import Any
 
 import pytest
+from rich.pretty import pretty_repr
 
 from handrail import Decision, Executor, Failure, Policy, Rule, ToolCall, ToolContext, ToolResult, tool
 from handrail.core import Approval
@@ -146,3 +147,18 @@ def test_nothing_of_it_is_imported_before_a_value_is_shown() -> None:
         "assert 'handrail.core.display' not in sys.modules; repr(result); assert 'handrail.core.display' in sys.modules"
     )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
+def test_rich_shows_what_a_repr_shows() -> None:
+    approval = build_approval(card=SECRET)
+    shown = [
+        ToolResult(output={"password": "hunter2", "key": SECRET}, approval=approval),
+        ToolContext(session_id="s-1", secrets={"api": SECRET}, deps={"password": "hunter2"}),
+        Decision(action="deny", reason=f"the key is {SECRET}"),
+        approval,
+    ]
+    for value in shown:
+        text = pretty_repr(value, max_width=10_000)
+        assert text == repr(value)
+        assert SECRET not in text
+        assert "hunter2" not in text

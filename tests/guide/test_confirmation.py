@@ -411,3 +411,28 @@ async def test_a_call_that_is_withdrawn_is_named_when_a_person_takes_over() -> N
     assert (result.stop_reason, result.text, bank.sent) == ("handed_off", told, [])
     assert (session.conversation.messages[-1].text, session.conversation.pending) == (told, ())
     judge.finish()
+
+
+async def test_a_call_that_is_withdrawn_is_named_when_the_turn_is_interrupted() -> None:
+    writing = asyncio.Event()
+
+    class SlowJudge(ScriptedJudge):
+        async def reply(self, request: Any) -> Any:
+            if request.withdrawn:
+                writing.set()
+                await asyncio.sleep(60)
+            return await super().reply(request)
+
+    agent = agent_with(SlowJudge([PREPARE, plan([])], ["Shall I?"]))
+    await agent.create_guideline("Customer wants to transfer money", tools=[transfer_money])
+    bank = Bank()
+    session = open_session(agent, bank)
+    await session.send("Transfer 500 to Sophie")
+    turn = asyncio.create_task(session.send("No, leave it"))
+    await asyncio.wait_for(writing.wait(), 20)
+    session.interrupt()
+    result = await turn
+
+    told = "This will not be done: transfer money (recipient name: Sophie; amount: 500)."
+    assert (result.stop_reason, result.text, bank.sent) == ("interrupted", told, [])
+    assert (session.conversation.messages[-1].text, session.conversation.pending) == (told, ())

@@ -47,12 +47,13 @@ async def test_a_question_is_kept_as_it_was_asked(kept: Any) -> None:
 
 async def test_where_values_come_from_is_kept_whole_until_it_is_decided(kept: Any) -> None:
     seen = {"recipient": "not from customer; first seen in the result of read_file (call_7)", "cc[1]": "from customer"}
-    asked = await kept.approvals.ask(an_approval(by="operator", seen=seen))
+    asked = await kept.approvals.ask(an_approval(by="operator", seen=seen, unsaid=("recipient",)))
 
     assert (await kept.approvals.get(asked.token)).seen == seen
-    assert [one.seen for one in await kept.approvals.pending()] == [seen]
+    assert [(one.seen, one.unsaid) for one in await kept.approvals.pending()] == [(seen, ("recipient",))]
     await kept.approvals.approve(asked.token, by="operator", who="op")
-    assert (await kept.approvals.get(asked.token)).seen == seen
+    decided = await kept.approvals.get(asked.token)
+    assert (decided.seen, decided.unsaid) == (seen, ("recipient",))
 
 
 async def test_the_same_question_is_asked_once(kept: Any) -> None:

@@ -13,17 +13,17 @@ from handrail.adapters.host_calls import (
     resolve_context,
     run_host_call,
 )
+from handrail.chat.conversation import PendingCall
 from handrail.core.consent import Answer, read_answer
 from handrail.core.locale_texts import load_locale
 from handrail.core.log import log
-from handrail.core.redact import HIDDEN
-from handrail.core.text import compact_json
 from handrail.core.values import Approval, ToolCall
 from handrail.core.wording import split_words
 from handrail.errors import ConfigError, MissingExtraError
 from handrail.execute.executor import Executor
 from handrail.formats.definitions import Diagnostic
-from handrail.guide.reply import format_value
+from handrail.guide.parameters import GuidedTool, compile_tool
+from handrail.guide.read_back import format_read_back
 
 try:
     from livekit.agents import Agent, AgentTask, RunContext
@@ -164,7 +164,7 @@ class _Guard:
             host = await self._run(tool, described, sent, context)
             approval = host.result.approval
             if host.is_pause and approval is not None and self._can_ask(approval, context):
-                await self._ask(approval, raw_arguments, context)
+                await self._ask(approval, sent, context)
                 host = await self._run(tool, described, sent, context)
             if not host.result.ok:
                 raise ToolError(host.result.for_model())
@@ -209,9 +209,13 @@ class _Guard:
             return False
         return True
 
-    async def _ask(self, approval: Approval, sent: Mapping[str, object], context: RunContext[Any]) -> None:
+    async def _ask(self, approval: Approval, sent: str, context: RunContext[Any]) -> None:
+        call = ToolCall(id=context.function_call.call_id, name=approval.tool, arguments_json=sent)
+        pending = PendingCall(call=call, approval=approval)
+        registry = self._executor.registry
+        tool = compile_tool(registry.get(approval.tool)) if approval.tool in registry else None
         async with self._asking:  # Calls of one response run at once, and a customer answers one question.
-            question = _CustomerQuestion(approval, sent, locale=self._locale or "en")
+            question = _CustomerQuestion(pending, tool, locale=self._locale or "en")
             over = asyncio.get_running_loop().call_later(_ANSWER_TIMEOUT, question.end)
             try:
                 answer = await question
@@ -238,22 +242,17 @@ class _CustomerQuestion(AgentTask[Answer]):
     The texts are ours, not a model's. An answer counts only if the whole read-back was said before it.
     """
 
-    def __init__(self, approval: Approval, sent: Mapping[str, object], *, locale: str) -> None:
+    def __init__(self, pending: PendingCall, tool: GuidedTool | None, *, locale: str) -> None:
         cast(Any, super()).__init__(instructions="Read the call back, and hear the answer.")
-        texts = load_locale(locale)
-        values = "; ".join(
-            texts["confirm.argument"].format(
-                name=name.replace("_", " "),
-                # A store may keep a value hidden: the one that was sent will run.
-                value=format_value(sent.get(name, value) if HIDDEN in compact_json(value) else value, texts),
-            )
-            for name, value in approval.arguments.items()
-        )
+        approval = pending.approval
         self._locale = locale
         self._action = approval.tool.replace("_", " ")
-        asked = texts["confirm.one"].format(calls=self._action + (f" ({values})" if values else ""))
-        self._asked, self._repeats = asked, approval.repeat > 0
-        self._text = f"{approval.question}. {asked}" if approval.question else asked
+        self._repeats = approval.repeat > 0
+        texts = load_locale(locale)
+        self._asked = texts["confirm.one"].format(calls=format_read_back(pending, tool, locale))
+        """What a yes agrees to; that it was done before is said first, and is no part of it."""
+        notice = texts["confirm.repeat"].format(calls=self._action)
+        self._text = f"{notice} {self._asked}" if self._repeats else self._asked
         self._times = 0
 
     async def on_enter(self) -> None:

@@ -265,6 +265,7 @@ class Authorizer:
             expires_at=now + self._approval_timeout,
             call_id=call.id,
             seen={origin.path: origin.describe(with_value=True) for origin in origins},
+            unsaid=tuple(sorted({origin.argument for origin in origins if origin.is_unsaid})),
         )
         known = await self._approvals.ask(question)
         if known.state == "denied":

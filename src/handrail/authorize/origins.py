@@ -29,6 +29,8 @@ class ValueOrigin(Struct, frozen=True, kw_only=True):
     """Where one value of a call comes from, compared with what a rule wants."""
 
     path: str
+    argument: str
+    """The argument that the path leads into."""
     wanted: tuple[str, ...]
     is_from: bool | None
     """Whether it comes from one of those; None if nobody can tell."""
@@ -36,6 +38,11 @@ class ValueOrigin(Struct, frozen=True, kw_only=True):
     seen: ValueRecord | None = None
     """Where it was first seen."""
     has_provenance: bool = True
+
+    @property
+    def is_unsaid(self) -> bool:
+        """Whether the customer should have said it, and did not, or nobody can tell."""
+        return not self.is_from and "customer" in self.wanted
 
     def describe(self, *, with_value: bool = False) -> str:
         """A sentence for whoever decides. Without the value it has kinds, names of tools and ids of calls only."""
@@ -166,6 +173,7 @@ class OriginTest:
             is_plain = value is not _UNKNOWN and value is not ABSENT
             yield ValueOrigin(
                 path=write_path(place),
+                argument=str(place[0]),
                 wanted=wanted,
                 is_from=outcome,
                 value=value if is_plain else None,
@@ -173,7 +181,8 @@ class OriginTest:
                 has_provenance=provenance is not None,
             )
         if count and not shown:
-            yield ValueOrigin(path=write_path(self.steps), wanted=wanted, is_from=True, value=None)
+            path, argument = write_path(self.steps), str(self.steps[0])
+            yield ValueOrigin(path=path, argument=argument, wanted=wanted, is_from=True, value=None)
 
 
 def _get_provenance(context: ToolContext[Any] | None) -> tuple[Provenance | None, int]:

@@ -5,11 +5,12 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, cast
 
-from handrail.authorize.policy import Policy, Rule
+from handrail.authorize.policy import By, Policy, Rule
 from handrail.core.values import Decision
 from handrail.core.yaml_reader import YamlReader, find_surprise, get_line, read_config_file
 from handrail.errors import ConfigError, RuleError
 
+_KEYS: Final = ("rules", "default", "asks")
 _ACTIONS: Final = ("allow", "ask", "deny")
 _OPTIONS: Final = ("by", "where", "read_only", "tenant", "agent", "reason", "name")
 _KINDS: Final[Mapping[str, type]] = {
@@ -34,7 +35,8 @@ def load_policy(path: str | Path) -> Policy:
         reason: over the limit of this branch
       - ask: [pay, refund_*]
         by: operator
-    default: deny        # for other calls; if left out, read-only tools run and the customer is asked for the rest
+    default: deny        # for other calls; if left out, read-only tools run and somebody is asked for the rest
+    asks: operator       # who is asked where no rule says it; if left out, the customer
 
     The file is YAML, which needs `handrail[yaml]`; with the suffix `.json` it is JSON with the same keys.
     """
@@ -50,15 +52,21 @@ def parse_policy(text: str, *, source: str = "policy") -> Policy:
     reader = YamlReader(text, source=source, max_values=_MAX_VALUES, check_plain=find_surprise)
     top = reader.read_mapping(reader.root, "a policy is a mapping with `rules:`")
     for key, (key_node, _) in top.items():
-        if key not in ("rules", "default"):
-            raise reader.build_error(key_node, f"`{key}` is not known here; a policy has `rules:` and `default:`")
+        if key not in _KEYS:
+            raise reader.build_error(
+                key_node, f"`{key}` is not known here; a policy has `rules:`, `default:` and `asks:`"
+            )
     if "rules" not in top:
         raise reader.build_error(reader.root, "a policy has `rules:`")
     rules = [_read_rule_node(reader, node, source) for node in reader.read_list(top["rules"][1], "`rules` is a list")]
-    if "default" not in top:
-        return Policy(rules)
-    node = top["default"][1]
-    return Policy(rules, default=_build_default(reader.read_value(node), source=f"{source}:{get_line(node)}"))
+    options: dict[str, Any] = {}
+    if "default" in top:
+        node = top["default"][1]
+        options["default"] = _build_default(reader.read_value(node), source=f"{source}:{get_line(node)}")
+    if "asks" in top:
+        node = top["asks"][1]
+        options["asks"] = _check_asks(reader.read_value(node), source=f"{source}:{get_line(node)}")
+    return Policy(rules, **options)
 
 
 def _parse_json_policy(text: str, *, source: str) -> Policy:
@@ -80,8 +88,8 @@ def _parse_json_policy(text: str, *, source: str) -> Policy:
     if not isinstance(values, dict) or "rules" not in values:
         raise ConfigError(f"{source}: a policy is an object with `rules`.")
     policy = cast(dict[str, Any], values)
-    if unknown := next((key for key in policy if key not in ("rules", "default")), None):
-        raise ConfigError(f"{source}: `{unknown}` is not known here; a policy has `rules` and `default`.")
+    if unknown := next((key for key in policy if key not in _KEYS), None):
+        raise ConfigError(f"{source}: `{unknown}` is not known here; a policy has `rules`, `default` and `asks`.")
     rules = policy["rules"]
     if not isinstance(rules, list) or any(not isinstance(rule, dict) for rule in cast(list[Any], rules)):
         raise ConfigError(f"{source}: `rules` is a list of objects.")
@@ -89,6 +97,7 @@ def _parse_json_policy(text: str, *, source: str) -> Policy:
     return Policy(
         read_rules(cast(list[dict[str, Any]], rules), source=source),
         default=None if default is None else _build_default(default, source=source),
+        asks=_check_asks(policy.get("asks", "customer"), source=source),
     )
 
 
@@ -143,6 +152,12 @@ def _read_rule_node(reader: YamlReader, node: Any, source: str) -> Rule:
     except RuleError as error:
         key_node, value_node = fields.get(error.key, (node, node))
         raise reader.build_error(key_node if error.is_unknown else value_node, error.message) from error
+
+
+def _check_asks(value: Any, *, source: str) -> By:
+    if value not in ("customer", "operator"):
+        raise ConfigError(f"{source}: `asks` is `customer` or `operator`, not {value!r}.")
+    return value
 
 
 def _build_default(value: Any, *, source: str) -> Decision:

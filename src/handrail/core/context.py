@@ -71,6 +71,9 @@ class ToolContext(Struct, Generic[DepsT], frozen=True, kw_only=True):
         ids = ("session_id", "tenant_id", "agent_id", "customer_id", "turn")
         return f"ToolContext({', '.join(f'{name}={getattr(self, name)!r}' for name in ids)})"
 
+    def __rich_repr__(self) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Make `rich` show what `repr` shows: by itself it would show every field, unredacted."""
+
     def emit(self, event: Event) -> None:
         """Send an event to the listener of this call."""
         if self.listener is not None:

@@ -116,6 +116,9 @@ class Decision(Struct, frozen=True, kw_only=True, gc=False):
     def __repr__(self) -> str:
         return _load_display().format_repr("Decision", [(name, getattr(self, name)) for name in self.__struct_fields__])
 
+    def __rich_repr__(self) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Make `rich` show what `repr` shows: by itself it would show every field, unredacted."""
+
     def _repr_html_(self) -> str:
         asks = f" the {self.by}" if self.by else ""
         rows = [("rule", self.rule), ("source", self.source), ("reason", self.reason)]
@@ -157,12 +160,17 @@ class Approval(Struct, frozen=True, kw_only=True):
     """How often a framework had been resumed within that turn."""
     seen: Mapping[str, str] = {}
     """Where values come from that a rule with `from` asks about: a sentence for each path into the arguments."""
+    unsaid: tuple[str, ...] = ()
+    """The arguments that a rule wants from the customer's own words, and that are not, or nobody knows it."""
 
     def __repr__(self) -> str:
         # Approvals end up in logs and tracebacks, and arguments may be secret.
         names = ("token", "tool", "session_id", "customer_id", "by", "turn", "question", "repeat", "state", "who")
         values = ", ".join(f"{name}={getattr(self, name)!r}" for name in names)
         return f"Approval({values}, arguments=({', '.join(self.arguments)}))"
+
+    def __rich_repr__(self) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Make `rich` show what `repr` shows: by itself it would show every field, unredacted."""
 
     def _repr_html_(self) -> str:
         """For a notebook. The arguments are redacted: who decides gets them from `arguments`."""
@@ -283,6 +291,9 @@ class ToolResult(Struct, frozen=True, kw_only=True):
             ("approval", None if self.approval is None else self.approval.token),
         ]
         return _load_display().format_repr("ToolResult", fields)
+
+    def __rich_repr__(self) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Make `rich` show what `repr` shows: by itself it would show every field, unredacted."""
 
     def _repr_html_(self) -> str:
         error, decision = self.error, self.decision

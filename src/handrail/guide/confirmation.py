@@ -12,7 +12,7 @@ from handrail.chat.conversation import PendingCall
 from handrail.core.consent import Answer, read_answer
 from handrail.core.wording import split_words
 from handrail.guide.parameters import GuidedTool
-from handrail.guide.reply import format_read_back
+from handrail.guide.read_back import format_read_back
 from handrail.guide.values import ToolVerdict
 from handrail.providers.messages import Message, UserMessage
 

@@ -1,7 +1,5 @@
 """Writes the reply of a turn: a draft of the judge, checked for false claims, or a text that no model wrote."""
 
-import re
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import Any, Final, cast
 
@@ -10,17 +8,16 @@ from msgspec import Struct, structs
 from handrail.chat.conversation import PendingCall
 from handrail.core.locale_texts import load_locale
 from handrail.core.log import log
-from handrail.core.patterns import LazyPattern
-from handrail.core.redact import HIDDEN
 from handrail.core.text import compact_json, encodable, faithful_json
-from handrail.core.values import Approval, ToolCall, ToolResult
+from handrail.core.values import ToolCall, ToolResult
 from handrail.core.wording import contains_words, mentions_value
 from handrail.errors import ProviderError, shorten
 from handrail.formats.call_parsing import parse_object
 from handrail.guide.claims import Effect, extract_value_words, find_false_claims, has_statements
 from handrail.guide.definition import Guide
 from handrail.guide.judging import JudgeClient, NoResponse
-from handrail.guide.parameters import GuidedTool, ParameterOptions
+from handrail.guide.parameters import GuidedTool
+from handrail.guide.read_back import add_read_back, format_value
 from handrail.guide.templates import fill_templates
 from handrail.guide.trace import ReplyTrace
 from handrail.guide.values import (
@@ -365,103 +362,9 @@ def _find_committed(messages: Sequence[Message], results: Sequence[ToolResult], 
     return found
 
 
-# Texts that are not written by a model.
+# A reply without a model.
 
-_MAX_OUTPUT = 500
-_SECRET_TYPE: Final = "**********"
-"""How Pydantic writes a value of a secret type."""
-_MIN_MASKED = 8
-"""The fewest characters of a value whose last four are shown."""
-_SEPARATORS: Final = LazyPattern(r"[;:\n\r\t()\"]|[^\S ]|[\x00-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2066-\u2069]")
-
-
-def list_shown_arguments(pending: PendingCall, tool: GuidedTool | None) -> dict[str, Any]:
-    """List the arguments of a pending call that the customer sees, by their display names: all but hidden ones.
-
-    They are whole, because the customer agrees to them, but for secret types and those with `display="masked"`.
-    """
-    sent = parse_object(pending.call.arguments_json)
-    shown: dict[str, Any] = {}
-    for name, value in pending.approval.arguments.items():
-        options = tool.get_options(name) if tool is not None else ParameterOptions()
-        if options.hidden:
-            continue
-        text = compact_json(value)
-        is_secret = _SECRET_TYPE in text
-        if is_secret or HIDDEN in text:  # A secret type and a store write a mark: the value that was sent will run.
-            value = sent.get(name, value)
-        value = pending.said.get(name, value)
-        is_masked = is_secret or options.display == "masked"
-        shown[options.display_name or name.replace("_", " ")] = mask(value) if is_masked else value
-    return shown
-
-
-def mask(value: Any) -> str:
-    """Mask a value but for its last four characters, if it has enough of them."""
-    text = format_value(value)
-    return f"•••• {text[-4:]}" if len(text) >= _MIN_MASKED else "••••"
-
-
-def format_read_back(pending: PendingCall, tool: GuidedTool | None, locale: str = "en") -> str:
-    """Format a pending call in one line, with every value that will run."""
-    texts = load_locale(locale)
-    unsaid = _list_unsaid(pending.approval, tool)
-    values = "; ".join(
-        texts["confirm.argument"].format(name=name, value=format_value(value, texts))
-        + (f" [{texts['confirm.unsaid']}]" if name in unsaid else "")
-        for name, value in list_shown_arguments(pending, tool).items()
-    )
-    return f"{pending.call.name.replace('_', ' ')}" + (f" ({values})" if values else "")
-
-
-def _list_unsaid(approval: Approval, tool: GuidedTool | None) -> set[str]:
-    """The display names of arguments that a rule wants from the customer's own words, and that are not."""
-    unsaid: set[str] = set()
-    for path, sentence in approval.seen.items():
-        if not sentence.startswith("from ") and "customer" in sentence.partition(";")[0]:
-            name = re.split(r"[.\[]", path, maxsplit=1)[0]
-            options = tool.get_options(name) if tool is not None else ParameterOptions()
-            unsaid.add(options.display_name or name.replace("_", " "))
-    return unsaid
-
-
-def add_read_back(
-    text: str,
-    pending: Sequence[PendingCall],
-    tools: Mapping[str, GuidedTool],
-    locale: str,
-    *,
-    withdrawn: Sequence[str] = (),
-) -> str:
-    """Return the text, followed by the calls that were withdrawn, and by a question that reads back those that await
-    the customer's confirmation; those that would be done once more are named before it."""
-    texts = load_locale(locale)
-    dropped = texts["confirm.withdrawn"].format(calls="; ".join(withdrawn)) if withdrawn else ""
-    asked = [waiting for waiting in pending if waiting.approval.by == "customer"]
-    lines = [format_read_back(waiting, tools.get(waiting.call.name), locale) for waiting in asked]
-    if not lines:
-        question = ""
-    elif len(lines) == 1:
-        question = texts["confirm.one"].format(calls=lines[0])
-    else:
-        listed = "\n".join(f"- {line}" for line in lines)
-        question = (
-            f"{texts['confirm.several']}\n{listed}\n{texts['confirm.both' if len(lines) == 2 else 'confirm.all']}"
-        )
-    repeated = _list_repeated(asked, lines)
-    if repeated:
-        question = f"{texts['confirm.repeat'].format(calls='; '.join(repeated))}\n{question}"
-    return "\n\n".join(filter(None, [text.strip(), dropped, question])) if dropped or question else text
-
-
-def _list_repeated(asked: Sequence[PendingCall], lines: Sequence[str]) -> list[str]:
-    """List the calls whose effect was done before: by their names, or as they are read back if others have the name."""
-    names = Counter(waiting.call.name for waiting in asked)
-    return [
-        line if names[waiting.call.name] > 1 else waiting.call.name.replace("_", " ")
-        for waiting, line in zip(asked, lines, strict=True)
-        if waiting.approval.repeat
-    ]
+_MAX_OUTPUT: Final = 500
 
 
 def build_plain_reply(
@@ -498,15 +401,3 @@ def describe_outcome(result: ToolResult) -> str:
 
 def _list_names(missing: Iterable[MissingData | InvalidData]) -> list[str]:
     return list(dict.fromkeys(entry.display_name or entry.parameter for entry in missing))
-
-
-def format_value(value: Any, texts: Mapping[str, str] | None = None) -> str:
-    """Format a value for the customer; a text that could be taken for more than a value is quoted."""
-    texts = texts or load_locale("en")
-    if value is None:
-        return texts["value.none"]
-    if isinstance(value, bool):
-        return texts["value.true" if value else "value.false"]
-    if isinstance(value, str) and value.strip() == value and value and not _SEPARATORS.compiled.search(value):
-        return value
-    return compact_json(value)

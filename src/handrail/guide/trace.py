@@ -93,6 +93,9 @@ class TurnTrace(Struct, frozen=True, kw_only=True, omit_defaults=True):
         counts = f"{len(self.iterations)} iterations, {calls} calls, {self.model_calls} model calls"
         return f"<TurnTrace: session {shorten(self.session_id)!r}, turn {self.turn}: {counts}>"
 
+    def __rich_repr__(self) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Make `rich` show what `repr` shows: by itself it would show every field, unredacted."""
+
     def _repr_html_(self) -> str:
         return format_lines(self.tree().splitlines())
 

@@ -33,7 +33,8 @@ from handrail.guide.judging import (
     read_inputs,
     retrieve,
 )
-from handrail.guide.reply import ReplyWriter, WrittenReply, add_read_back, describe_outcome, format_read_back
+from handrail.guide.read_back import add_read_back, format_read_back
+from handrail.guide.reply import ReplyWriter, WrittenReply, describe_outcome
 from handrail.guide.trace import Recorder, TurnTrace
 from handrail.guide.values import Guideline, Judge, Plan, PlanRequest, ReplyRequest, ToolInsights
 from handrail.guide.verdicts import (
@@ -129,7 +130,7 @@ class GuidedTurn:
         self._carry_over(has_spoken=has_spoken)
         await self._run_decided()
         if not _is_reply_needed(state) or state.progress.check() is not None:
-            await state.end_with_pending()
+            await self._end_without_reply()
             return
         if self._guide.retrievers:
             self._retrieval = asyncio.create_task(retrieve(self._guide.retrievers, state.context))
@@ -140,16 +141,22 @@ class GuidedTurn:
         while state.progress.check() is None and (written := await self._write(inputs)) is not None:
             if not written.new_matches:
                 await self._save_reply(written.text)
-                break
+                await state.end_with_pending()
+                return
             self._guidelines.add_matches(written.new_matches)
             self._resolve_guidelines()
             await self._plan_and_run_or_reply(inputs, only_new=True)
-        if state.stop_reason == "handed_off" and self._withdrawn:
-            # A person writes the reply, but does not know what was dropped: the customer may think that it was made.
-            await state.reply_with(
+        await self._end_without_reply()
+
+    async def _end_without_reply(self) -> None:
+        """End a turn that was interrupted, reached a limit, or was handed to a person."""
+        # Whoever replies does not know what was dropped, and the customer may think that it was made. While calls are
+        # open, no text can follow them.
+        if self._withdrawn and not self._state.conversation.open_calls:
+            await self._state.reply_with(
                 add_read_back("", (), self._guide.tools, self._select_locale(), withdrawn=self._withdrawn)
             )
-        await state.end_with_pending()
+        await self._state.end_with_pending()
 
     async def _set_message_aside(self) -> None:
         """Replace the message that the provider refused: every later request would be refused because of it."""

@@ -232,6 +232,7 @@ class SqlApprovals:
             "question": to_storable(approval.question),
             "arguments": self._cipher.encrypt(approval.arguments),
             "seen": self._cipher.encrypt(approval.seen or None),
+            "unsaid": list(approval.unsaid) or None,
         }
 
     def _show(self, row: tuple[Any, ...]) -> Approval:
@@ -254,6 +255,7 @@ class SqlApprovals:
             elif values[name] is not None:
                 values[name] = unreadable
         values["seen"] = values["seen"] or {}
+        values["unsaid"] = tuple(values["unsaid"] or ())
         return Approval(**values)
 
 

@@ -123,6 +123,7 @@ approvals: Final = Table(
     Column("erased_by", String),
     Column("wakes", BigInteger, nullable=False),
     Column("seen", JSON(none_as_null=True)),
+    Column("unsaid", JSON(none_as_null=True)),
     CheckConstraint("state IN ('pending', 'approved', 'denied', 'used', 'withdrawn')", name="handrail_approvals_state"),
 )
 OPEN: Final = text("closed_at IS NULL")
