@@ -15,6 +15,7 @@ from handrail import ConfigError, Executor, Policy, Rule, tool
 from handrail.errors import MissingExtraError, StoreError
 from handrail.store import open_store
 from handrail.store.approvals import UNREADABLE
+from handrail.store.encryption import Cipher
 from tests.execute.helpers import at, call, code_of
 from tests.postgres import DATABASES, new_database
 from tests.postgres import postgres as postgres  # a fixture
@@ -242,3 +243,13 @@ async def test_keys_are_rotated_in_the_documented_order_while_two_processes_live
         assert await store.approvals.pending() == []
         shown = [one.arguments for one in await store.approvals.history(limit=1_000)]
     assert all(UNREADABLE not in arguments for arguments in shown)
+
+
+def test_an_encrypted_text_that_holds_something_else_is_refused() -> None:
+    cipher = Cipher(KEY)
+    text = cipher.encrypt_text('{"iban": 1}')
+    assert text is not None
+    assert cipher.decrypt_text(text) == '{"iban": 1}'
+
+    with pytest.raises(StoreError, match="holds something else"):
+        cipher.decrypt_text(json.dumps(cipher.encrypt({"iban": 1}), separators=(",", ":")))

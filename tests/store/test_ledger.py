@@ -464,6 +464,25 @@ async def test_an_entry_that_changed_since_it_was_read_is_not_taken_over(kept: A
     assert (await recalled(kept.ledger, entry))[0] == entry
 
 
+async def test_what_an_operator_found_out_is_written_once_and_only_about_a_doubt(store: SqlStore) -> None:
+    running, doubt, undone = an_entry(), an_entry(lease_until=time.time() - 1), an_entry()
+    for entry in (running, doubt, undone):
+        assert await claimed(store, entry)
+    await store.ledger.settle(done(undone, "unknown"))
+
+    assert not await store.ledger.resolve(done(running))
+    assert await store.ledger.resolve(done(doubt))
+    assert not await store.ledger.resolve(done(doubt, "failed"))
+    assert await store.ledger.resolve(done(undone, "failed"))
+    assert not await store.ledger.resolve(done(structs.replace(undone, owner="another")))
+
+    assert [(await read(store.ledger, entry)).state for entry in (running, doubt, undone)] == [
+        "running",
+        "committed",
+        "failed",
+    ]
+
+
 async def test_what_verify_said_is_written_unless_the_entry_was_changed(kept: Any) -> None:
     entry = an_entry(lease_until=time.time() - 1)
     assert await claimed(kept, entry)
@@ -479,3 +498,28 @@ async def test_what_verify_said_is_written_unless_the_entry_was_changed(kept: An
     await kept.ledger.settle(done(taken))
     await kept.ledger.record_answer(done(taken), "failed")
     assert (await read(kept.ledger, entry)).recorded.verified is None  # type: ignore[union-attr]
+
+
+async def test_renewals_that_were_never_begun_can_be_ended(store: SqlStore) -> None:
+    await store.ledger.end_renewals()
+    entry = an_entry()
+    assert await claimed(store, entry)
+
+    await store.ledger.renew([entry], lease_until=entry.lease_until + 1_000)
+    await store.ledger.end_renewals()
+    await store.ledger.end_renewals()
+
+    assert (await read(store.ledger, entry)).lease_until > entry.lease_until + 500
+
+
+async def test_a_call_whose_arguments_were_changed_is_found_by_what_was_sent(kept: Any) -> None:
+    changed = an_entry(sent_key="sent")
+    plain = an_entry(key="sent", sent_key="sent", number=0)
+    assert await claimed(kept, changed)
+    found = await kept.ledger.recall(session_id="s-9", call_id="c-9", key="sent", full_key="sent")
+    assert (found.by_key, found.by_sent_key and found.by_sent_key.call_id) == (None, changed.call_id)
+
+    assert await claimed(kept, plain)
+    found = await kept.ledger.recall(session_id="s-9", call_id="c-9", key="sent", full_key="sent")
+    assert found.by_key is not None
+    assert (found.by_key.call_id, found.by_sent_key.call_id) == (plain.call_id, changed.call_id)
