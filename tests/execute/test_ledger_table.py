@@ -314,6 +314,20 @@ async def test_over_its_bytes_every_way_to_an_entry_leads_to_the_short_one() -> 
     assert (exact.arguments, exact.recorded.text, exact.recorded.is_json) == ("a" * 1_000, "t" * 1_000, True)
 
 
+async def test_media_that_is_not_there_takes_no_room() -> None:
+    ledger = MemoryLedger(max_bytes=5_000)
+    part = MediaPart(mime_type="image/png", data=b"x" * 3_000)
+    for number, media in enumerate((part, part.omit("too large"))):
+        await done(ledger, an_entry(f"c-{number}", key=f"k-{number}"), "t" * 1_500, media=(media,))
+    first, second = [(await recall(ledger, an_entry(f"c-{n}", key=f"k-{n}"))).by_id for n in range(2)]
+    assert first is not None
+    assert first.recorded is not None
+    assert second is not None
+    assert second.recorded is not None
+    assert first.recorded.text == "[The result of `pay` is left out: it is not kept any more.]"
+    assert second.recorded.text == "t" * 1_500
+
+
 async def test_a_full_ledger_forgets_what_is_old_enough_by_every_key_and_nothing_else() -> None:
     ledger = MemoryLedger(max_entries=2, keep_for=100)
     old = await done(ledger, an_entry("c-1", sent_key="sent"))

@@ -252,11 +252,7 @@ class EffectRunner:
         running = effect.running
         if effect.tool.durable and running.on_interrupt != "cancel":
             return  # It outlives its caller.
-        if not effect.has_started and running.task is not None:
-            running.task.cancel()  # Before its first step, which it then never takes.
-            effect.queue_entry.release()
-            self._end(effect, failure_results.cancelled_unread(effect.tool.name))
-        elif not running.has_begun or running.on_interrupt == "cancel":
+        if not running.has_begun or running.on_interrupt == "cancel":
             running.stop("cancelled")
 
     def stop_unclaimed(self, ref: CallRef) -> bool:
@@ -276,7 +272,6 @@ class EffectRunner:
     # The task of one call.
 
     async def _run_task(self, effect: EffectCall) -> None:
-        effect.has_started = True
         scope = self._scheduler.open_scope(effect.running.ref, effect.queue_entry)
         admission = Admission(self._admission, effect.tool, scope)
         name = effect.tool.name

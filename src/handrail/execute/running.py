@@ -270,8 +270,6 @@ class EffectCall(Struct, kw_only=True, eq=False):
     """What checks, hooks, `verify` and stores may take together."""
     started: float
     """When it arrived, by `perf_counter`."""
-    has_started: bool = False
-    """Whether its task has taken its first step."""
     is_recalled: bool = False
     """Whether the ledger was read, and had nothing of this call: only then can it be said that nothing was done."""
     decision: Decision | None = None

@@ -162,8 +162,6 @@ class QueueEntry(Struct, eq=False):
                 return
         else:
             self.lock_queue, queue.holder = queue, self
-            if self.nested is not None:
-                self.nested.discard(self)
         self.is_granted = True
         self._wake()
 

@@ -1,0 +1,274 @@
+"""What a worker does with a call that is delivered to it, and when it wants it again."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from handrail import ConfigError, Executor, Policy, Rule, ToolContext, ToolError, tool
+from handrail.authorize import MemoryApprovals
+from handrail.execute import CircuitBreaker, Limits, MemoryWork, Timeouts, Worker
+from handrail.execute.work import build_work_id
+from tests.execute.helpers import ALLOWED, Book, Held, at, call, code_of, quiet
+from tests.warped import warped
+
+ID = build_work_id("s-1", "c-1")
+ANN = at(customer_id="ann", tenant_id="t", agent_id="bot", turn=3)
+TIMEOUTS = Timeouts(lease=12)
+
+
+class Desk:
+    """An executor with a tool that pays, everything in memory."""
+
+    def __init__(self, policy: Policy = ALLOWED, **options: Any) -> None:
+        self.work, self.ledger = MemoryWork(), Book()
+        self.stores: Any = {"ledger": self.ledger, "work": self.work, "approvals": MemoryApprovals()}
+        self.contexts: list[ToolContext[Any]] = []
+        self.hold: Held | None = None
+
+        @tool(durable=True, key="invoice", on_interrupt="cancel")
+        async def pay(invoice: str, context: ToolContext[Any]) -> str:
+            """Pay."""
+            self.contexts.append(context)
+            if self.hold is not None:
+                await self.hold()
+            if invoice == "down":
+                raise ConnectionError("down")
+            if invoice == "wrong":
+                raise ToolError("There is no such invoice.")
+            return "paid"
+
+        self.pay = pay
+        self.executor = Executor([pay], policy=policy, timeouts=TIMEOUTS, **self.stores, **options)
+
+    async def submit(self, invoice: str = "R-1", id: str = "c-1") -> None:
+        await self.executor.submit(call("pay", id, invoice=invoice), ANN)
+
+    async def row(self) -> tuple[str, int, str | None]:
+        item = await self.work.get(session_id="s-1", call_id="c-1")
+        assert item is not None
+        return item.state, item.attempts, None if item.recorded is None else str(item.recorded.failure or "result")
+
+
+@warped
+async def test_what_is_not_there_or_is_over_is_not_wanted_again() -> None:
+    desk = Desk()
+    worker = Worker(desk.executor)
+    assert await worker.handle(ID) is None
+    await desk.submit()
+    assert await worker.handle(ID) is None
+    assert (await desk.row())[:2] == ("done", 1)
+    assert await worker.handle(ID) is None
+    assert len(desk.contexts) == 1
+
+
+async def test_a_parked_call_is_sent_by_who_decides() -> None:
+    desk = Desk(Policy([Rule.ask("pay", by="operator")]))
+    await desk.submit()
+
+    assert await Worker(desk.executor).handle(ID) is None
+    assert (await desk.row())[:2] == ("parked", 0)
+
+
+@warped
+async def test_a_call_of_another_worker_is_wanted_when_its_lease_is_over() -> None:
+    desk = Desk()
+    await desk.submit()
+    await desk.work.take(session_id="s-1", call_id="c-1", owner="another", lease=12)
+    worker = Worker(desk.executor)
+
+    await asyncio.sleep(2)
+    assert await worker.handle(ID) == pytest.approx(10)
+    await asyncio.sleep(10)
+    assert await worker.handle(ID) is None
+    assert (await desk.row())[:2] == ("done", 2)
+
+
+@warped
+async def test_a_definition_that_it_does_not_have_is_left_to_others() -> None:
+    desk = Desk()
+    await desk.submit()
+    other = Executor(policy=ALLOWED, **desk.stores)
+
+    delay = await Worker(other).handle(ID)
+
+    assert delay is not None
+    assert delay > 0
+    assert await desk.row() == ("queued", 0, None)
+
+
+@warped
+async def test_who_is_drained_takes_nothing_more() -> None:
+    desk = Desk()
+    await desk.submit()
+    worker = Worker(desk.executor)
+    await worker.drain()
+
+    assert await worker.handle(ID) == 0.0
+    assert await desk.row() == ("queued", 0, None)
+
+
+@warped
+async def test_one_call_that_is_delivered_twice_runs_once_and_both_get_the_same_answer() -> None:
+    desk = Desk()
+    desk.hold = Held()
+    await desk.submit()
+    worker = Worker(desk.executor)
+    first, second = asyncio.create_task(worker.handle(ID)), asyncio.create_task(worker.handle(ID))
+    await desk.hold.begun.wait()
+    assert worker.running == 1
+    second.cancel()  # A delivery that gives up does not reach the call.
+    await asyncio.wait([second])
+    desk.hold.go.set()
+
+    assert await first is None
+    await quiet()
+    assert (worker.running, len(desk.contexts)) == (0, 1)
+
+
+@warped
+async def test_what_cannot_be_done_now_is_tried_again_ever_later_and_ends_at_last() -> None:
+    breaker = CircuitBreaker(max_failures=1, reset_timeout=10_000_000)
+    desk = Desk(limits=Limits(circuit_breaker=breaker))
+    await desk.executor.run(call("pay", "c-0", invoice="down"), ANN)
+    await desk.submit()
+    worker = Worker(desk.executor)
+    delays: list[float] = []
+    while (delay := await worker.handle(ID)) is not None:
+        delays.append(delay)
+        await asyncio.sleep(delay)
+
+    assert len(delays) == 19
+    assert delays == sorted(delays)
+    assert (delays[0], delays[-1]) == (pytest.approx(9), 30)
+    state, attempts, recorded = await desk.row()
+    assert (state, attempts) == ("done", 20)
+    assert recorded is not None
+    assert code_of(await desk.executor.wait(session_id="s-1", call_id="c-1", timeout=0)) == "unavailable"
+
+
+@warped
+async def test_a_doubt_waits_and_an_error_for_the_model_is_final() -> None:
+    desk = Desk()
+    await desk.submit("down")
+    worker = Worker(desk.executor)
+    assert await worker.handle(ID) == pytest.approx(9)
+    assert (await desk.row())[:2] == ("waiting", 1)
+
+    await desk.submit("wrong", "c-2")
+    assert await worker.handle(build_work_id("s-1", "c-2")) is None
+    assert code_of(await desk.executor.wait(session_id="s-1", call_id="c-2", timeout=0)) == "tool_execution_failed"
+
+
+@warped
+async def test_a_call_whose_row_was_left_open_ends_with_what_the_ledger_has() -> None:
+    desk = Desk()
+    await desk.submit()
+    worker = Worker(desk.executor)
+    await worker.handle(ID)
+    done = await desk.work.get(session_id="s-1", call_id="c-1")
+    assert done is not None
+    await desk.submit()
+    again = await desk.executor.submit(call("pay", invoice="R-1"), ANN)
+    assert again is not None
+    assert again.origin == "replayed"
+    assert len(desk.contexts) == 1
+
+
+@pytest.mark.parametrize("made", [None, "a text", at("other", turn=9, customer_id="eve", tenant_id="x")])
+@warped
+async def test_a_context_has_the_ids_of_its_call_and_what_is_none_is_not_used(made: Any) -> None:
+    desk = Desk()
+    await desk.submit()
+
+    async def build(item: Any) -> Any:
+        return made
+
+    delay = await Worker(desk.executor, context=build).handle(ID)
+
+    if isinstance(made, ToolContext):
+        [context] = desk.contexts
+        assert (context.session_id, context.customer_id, context.turn) == ("s-1", "ann", 3)
+        assert (context.tenant_id, context.agent_id) == ("t", "bot")
+    else:
+        assert (delay, desk.contexts) == (pytest.approx(9), [])
+        assert await desk.row() == ("queued", 1, None)
+
+
+@warped
+async def test_a_call_that_was_cancelled_before_it_began_is_not_begun() -> None:
+    desk = Desk()
+    await desk.submit()
+    await desk.work.take(session_id="s-1", call_id="c-1", owner="gone", lease=1)
+    assert await desk.executor.cancel_stored("c-1", session_id="s-1")
+    await asyncio.sleep(2)
+
+    assert await Worker(desk.executor).handle(ID) is None
+    assert desk.contexts == []
+    assert code_of(await desk.executor.wait(session_id="s-1", call_id="c-1", timeout=0)) == "cancelled"
+
+
+class FailingDelivery:
+    """A delivery that fails twice, and then serves nothing until it is stopped."""
+
+    def __init__(self) -> None:
+        self.served = 0
+
+    async def send(self, id: str, *, tenant: str | None, priority: int) -> None:
+        raise ConnectionError("away")
+
+    async def serve(self, handle: Any, *, max_running: int, stopping: asyncio.Event) -> None:
+        self.served += 1
+        if self.served <= 2:
+            raise ConnectionError("away")
+        await stopping.wait()
+
+
+@warped
+async def test_a_delivery_that_fails_is_tried_again_until_the_worker_is_drained() -> None:
+    desk = Desk()
+    delivery = FailingDelivery()
+    work = MemoryWork(delivery=delivery)
+    executor = Executor([desk.pay], policy=ALLOWED, timeouts=TIMEOUTS, **{**desk.stores, "work": work})
+    async with Worker(executor) as worker:
+        running = asyncio.create_task(worker.run())
+        assert await executor.submit(call("pay", invoice="R-1"), ANN) is None  # It is stored all the same.
+        await asyncio.sleep(60)
+        assert delivery.served == 3
+    await running
+    assert delivery.served == 3
+
+
+@warped
+async def test_a_worker_whose_caller_is_cancelled_ends() -> None:
+    desk = Desk()
+    worker = Worker(desk.executor)
+    before = asyncio.all_tasks()
+    running = asyncio.create_task(worker.run())
+    await asyncio.sleep(5)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    await quiet()
+    assert asyncio.all_tasks() == before
+
+
+@warped
+async def test_who_is_cancelled_by_another_process_is_stopped_once() -> None:
+    desk = Desk()
+    desk.hold = Held()
+    async with Worker(desk.executor) as worker:
+        running = asyncio.create_task(worker.run())
+        await desk.submit()
+        await desk.hold.begun.wait()
+        await desk.executor.cancel_stored("c-1", session_id="s-1")
+        await asyncio.sleep(10)
+        assert code_of(await desk.executor.wait(session_id="s-1", call_id="c-1", timeout=0)) == "outcome_unknown"
+    await running
+
+
+def test_a_worker_runs_at_least_one_call() -> None:
+    desk = Desk()
+    Worker(desk.executor, max_running=1)
+    with pytest.raises(ConfigError, match="max_running must be at least 1, got 0"):
+        Worker(desk.executor, max_running=0)
