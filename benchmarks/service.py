@@ -14,6 +14,7 @@ import statistics
 import sys
 import tempfile
 import time
+from contextlib import AsyncExitStack
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
@@ -190,13 +191,20 @@ def measure_server(kind: str, folder: str, requests: int = 1_000) -> float:
         child.join()
 
 
-async def measure_page(folder: Path, rows: int) -> dict[str, float]:
-    """Milliseconds of the newest page, a filtered one and one deep in the past, in a database with so many rows."""
-    file = folder / f"audit-{rows}.db"
-    async with open_store(f"sqlite:///{file}") as store:
-        _, secret = await store.keys.create(role="viewer", who="ann")
-    now = time.time()
+PAGES = {
+    "newest": "kind=call_finished&limit=50",
+    "of a tool": "kind=call_finished&tool=pay&limit=50",
+    "of a tenant": "kind=call_finished&tenant_id=t-2&limit=50",
+    "of a small tenant": "kind=call_finished&tenant_id=small&limit=50",
+    "from the middle": "kind=call_finished&until={middle}&limit=50",
+}
+SMALL_ROWS, PAGE_ROUNDS = 1_000, 60
+
+
+def fill_audit(file: Path, rows: int, now: float) -> None:
+    """So many rows; one tenant has 60 of them, however many there are, and each other one a fifth."""
     blank = {column.name: None for column in audit.columns}
+    every = rows // 60 // 2 * 2
     engine = create_engine(f"sqlite:///{file}")
     with engine.begin() as connection:
         for start in range(0, rows, 10_000):
@@ -208,7 +216,7 @@ async def measure_page(folder: Path, rows: int) -> dict[str, float]:
                     "at": now - rows + number,
                     "kind": ("call_started", "call_finished")[number % 2],
                     "session_id": f"s-{number // 20}",
-                    "tenant_id": f"t-{number % 50}",
+                    "tenant_id": "small" if number % every == 1 else f"t-{number % 5}",
                     "call_id": f"c-{number // 2}",
                     "tool": ("pay", "get_balance", "find_order")[number % 3],
                     "ok": number % 10 != 0,
@@ -219,22 +227,34 @@ async def measure_page(folder: Path, rows: int) -> dict[str, float]:
             ]
             connection.execute(insert(audit), values)
     engine.dispose()
-    found: dict[str, float] = {}
-    async with open_store(f"sqlite:///{file}") as store:
-        app = build_app(Executor([get_balance], store=store), store=store)
-        middle = now - rows / 2
-        for name, query in {
-            "newest": "kind=call_finished&limit=50",
-            "of a tool": "kind=call_finished&tool=pay&limit=50",
-            "of a tenant": "kind=call_finished&tenant_id=t-7&limit=50",
-            "from the middle": f"kind=call_finished&until={middle}&limit=50",
-        }.items():
-            times: list[float] = []
-            for _ in range(15):
-                begun = time.perf_counter()
-                await send(app, {}, secret, path=f"/v1/audit?{query}", method="GET")
-                times.append((time.perf_counter() - begun) * 1e3)
-            found[name] = statistics.median(times)
+
+
+async def measure_pages(folder: Path, rows: int) -> dict[str, tuple[float, float]]:
+    """Milliseconds of CPU of each page, in a small database and in a large one, in turns; both have 50 rows."""
+    now, sizes = time.time(), (SMALL_ROWS, rows)
+    async with AsyncExitStack() as stack:
+        served: list[tuple[Any, str]] = []
+        for size in sizes:
+            file = folder / f"audit-{size}.db"
+            async with open_store(f"sqlite:///{file}") as store:
+                _, secret = await store.keys.create(role="viewer", who="ann")
+            fill_audit(file, size, now)
+            store = await stack.enter_async_context(open_store(f"sqlite:///{file}"))
+            limits = ApiLimits(requests_per_second=1e6, burst=1_000_000)
+            served.append((build_app(Executor([get_balance], store=store), store=store, api_limits=limits), secret))
+        found: dict[str, tuple[float, float]] = {}
+        for name, query in PAGES.items():
+            times: tuple[list[float], list[float]] = ([], [])
+            for round in range(PAGE_ROUNDS + 10):
+                for (app, secret), size, taken in zip(served, sizes, times, strict=True):
+                    path = f"/v1/audit?{query.format(middle=now - size / 2)}"
+                    begun = time.process_time()
+                    answer = await send(app, {}, secret, path=path, method="GET")
+                    if round >= 10:  # The first ones warm up, on both sides.
+                        taken.append((time.process_time() - begun) * 1e3)
+                    else:
+                        assert len(json.loads(answer)["items"]) == 50, (name, size)
+            found[name] = statistics.median(times[0]), statistics.median(times[1])
     return found
 
 
@@ -254,31 +274,36 @@ def measure_all(*, rounds: int = ROUNDS) -> dict[str, dict[str, float]]:
     return {"served": served[rounds // 2], **compared}
 
 
+def print_calls(folder: str, postgres: str | None) -> None:
+    """Measure calls, and print what they cost."""
+    served = {kind: measure_server(kind, folder) for kind in ("bare", "service")}
+    ratio = served["service"] / served["bare"]
+    print(f"through HTTP, CPU of the server: bare route {served['bare']:.0f} µs, a read-only call", end=" ")
+    print(f"{served['service']:.0f} µs ({ratio:.2f} ×)")
+    stores = {"SQLite": f"sqlite:///{folder}/calls.db"}
+    if postgres:
+        stores["Postgres"] = postgres
+    for name, url in stores.items():
+        found = asyncio.run(compare(url))
+        print(f"{name}, without a server: bare route {found['bare']:.0f} µs", end="")
+        for kind in ("read", "consequential"):
+            print(f", {kind} {found[kind]:.0f} µs ({found[kind] / found['bare']:.2f} ×)", end="")
+        print()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--postgres", metavar="URL", help="measure calls on this empty database, too")
     parser.add_argument("--rows", type=int, default=0, help="measure the page of Calls with so many rows")
+    parser.add_argument("--only-pages", action="store_true", help="measure no calls")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        served = {kind: measure_server(kind, folder) for kind in ("bare", "service")}
-        ratio = served["service"] / served["bare"]
-        print(f"through HTTP, CPU of the server: bare route {served['bare']:.0f} µs, a read-only call", end=" ")
-        print(f"{served['service']:.0f} µs ({ratio:.2f} ×)")
-        stores = {"SQLite": f"sqlite:///{folder}/calls.db"}
-        if options.postgres:
-            stores["Postgres"] = options.postgres
-        for name, url in stores.items():
-            found = asyncio.run(compare(url))
-            print(f"{name}, without a server: bare route {found['bare']:.0f} µs", end="")
-            for kind in ("read", "consequential"):
-                print(f", {kind} {found[kind]:.0f} µs ({found[kind] / found['bare']:.2f} ×)", end="")
-            print()
+        if not options.only_pages:
+            print_calls(folder, options.postgres)
         if options.rows:
-            small = asyncio.run(measure_page(Path(folder), 1_000))
-            large = asyncio.run(measure_page(Path(folder), options.rows))
-            for name, value in large.items():
-                print(f"page {name}: {small[name]:.1f} ms at 1,000 rows, {value:.1f} ms at {options.rows:,}", end=" ")
-                print(f"({value / small[name]:.2f} ×)")
+            for name, (small, large) in asyncio.run(measure_pages(Path(folder), options.rows)).items():
+                print(f"page {name}: {small:.2f} ms of CPU at {SMALL_ROWS:,} rows, {large:.2f} ms", end=" ")
+                print(f"at {options.rows:,} ({large / small:.2f} ×)")
     sys.stdout.flush()
 
 

@@ -1,4 +1,4 @@
-"""Each promise of the four source documents, of the gateway, and of durable calls, as one line of data with an id.
+"""Each promise of the four source documents, the gateway, durable calls and the service, as one line of data with an id.
 
 A test that proves a promise says so: `@pytest.mark.proves("TC-12")`; `tests/repository/test_requirements.py` holds the two
 together. The text says what Handrail does, which is the right thing where a document is wrong; the `-D` ids are those
@@ -12,7 +12,7 @@ places, numbered as in the list of known defects. An id is never used again for 
 from dataclasses import KW_ONLY, dataclass
 from typing import Literal
 
-Source = Literal["harness", "phone", "guided", "toolcall", "gateway", "durable", "defect"]
+Source = Literal["harness", "phone", "guided", "toolcall", "gateway", "durable", "service", "defect"]
 Subject = Literal["executor", "providers and conversation", "phone", "guided", "sources", "service"]
 
 
@@ -402,6 +402,25 @@ GATEWAY = (
     R("GW-17", "gateway", "`handrail why` says of a call which rule, person or entry decided it, and tells nothing about another tenant's."),
 )
 
+SERVICE = (
+    R("SV-01", "service", "A tenant never sees another tenant's row, id or count, and changes nothing of it: on no route, with no role, over HTTP, over MCP or in conversations."),
+    R("SV-02", "service", "No input is answered with 500, and every answer has a status, a type and a form that the OpenAPI document names."),
+    R("SV-03", "service", "Each route takes the roles that are documented and no other; an admin decides nothing, and a caller decides for its customer only."),
+    R("SV-04", "service", "Replicas share approvals, ledger, audit, tenants and keys: what one asked another decides, and it runs once."),
+    R("SV-05", "service", "A replica that is killed at any point loses no call and repeats no effect."),
+    R("SV-06", "service", "A body that is too long, never ends or is no JSON is refused, each key has a rate of its own, and a request that takes too long is answered while its call goes on."),
+    R("SV-07", "service", "No secret is in any answer or log, and no answer lets another site read it."),
+    R("SV-08", "service", "The `X-Request-ID` of a request is in its answer, and in the audit of what it began or changed."),
+    R("SV-09", "service", "The tools and rules of a tenant apply to its calls over HTTP, MCP and in conversations; a revision that cannot be built leaves the one before, or nothing."),
+    R("SV-10", "service", "An old revision of a tenant is put in force again, and the history says who did what."),
+    R("SV-11", "service", "What a tenant does not keep is deleted, and what is another's stays; a customer is erased over HTTP."),
+    R("SV-12", "service", "A service that is stopped takes nothing more, lets calls finish for a while, settles those that do not, and writes the audit."),
+    R("SV-13", "service", "A turn of a conversation is streamed or answered whole, waits for approvals, and is resumed at any replica."),
+    R("SV-14", "service", "One turn of a conversation runs at a time in all replicas, and any of them interrupts it."),
+    R("SV-15", "service", "A client that leaves, or never reads its stream, does not end the turn, and costs little memory."),
+    R("SV-16", "service", "An operator tries the agent on a page, where the customer's yes is never an operator's."),
+)
+
 DURABLE = (
     R("DU-01", "durable", "A stored call whose worker is killed or frozen gets an answer from another one, and the answer is true."),
     R("DU-02", "durable", "However often workers are killed and frozen, no call takes effect twice; an idempotency key counts once."),
@@ -430,4 +449,5 @@ REQUIREMENTS: tuple[Requirement, ...] = (
     *TOOLCALL_DEFECTS,
     *GATEWAY,
     *DURABLE,
+    *SERVICE,
 )

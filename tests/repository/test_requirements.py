@@ -15,7 +15,15 @@ from tests.requirements import REQUIREMENTS, Requirement, Source, Subject
 
 TESTS = Path(__file__).parents[1]
 
-PREFIXES = {"HC": "harness", "PH": "phone", "GC": "guided", "TC": "toolcall", "GW": "gateway", "DU": "durable"}
+PREFIXES = {
+    "HC": "harness",
+    "PH": "phone",
+    "GC": "guided",
+    "TC": "toolcall",
+    "GW": "gateway",
+    "DU": "durable",
+    "SV": "service",
+}
 DEFECTS = {"HC": 6, "PH": 22, "GC": 16, "TC": 6}
 """How many defects the project's list has for each document."""
 
@@ -150,8 +158,8 @@ def listed(lines: Sequence[str]) -> str:
 def test_ids_are_unique_and_well_formed_and_in_order() -> None:
     repeated = [id_ for id_, times in Counter(r.id for r in REQUIREMENTS).items() if times > 1]
     assert not repeated, f"ids used more than once:{listed(repeated)}"
-    malformed = [r.id for r in REQUIREMENTS if not re.fullmatch(r"(HC|PH|GC|TC|GW|DU)-(\d\d|D[1-9]\d?)", r.id)]
-    assert not malformed, f"an id is HC, PH, GC, TC, GW or DU, then -01 or -D1:{listed(malformed)}"
+    malformed = [r.id for r in REQUIREMENTS if not re.fullmatch(r"(HC|PH|GC|TC|GW|DU|SV)-(\d\d|D[1-9]\d?)", r.id)]
+    assert not malformed, f"an id is HC, PH, GC, TC, GW, DU or SV, then -01 or -D1:{listed(malformed)}"
     for prefix in PREFIXES:
         ordinary = [r.id for r in REQUIREMENTS if r.id.startswith(prefix) and "-D" not in r.id]
         assert ordinary == [f"{prefix}-{n:02}" for n in range(1, len(ordinary) + 1)], "numbers are not in order"

@@ -51,6 +51,7 @@ async def test_an_operator_talks_to_the_agent_and_sees_what_decided_about_its_ca
         assert "Try the agent" in await ann.read("/sessions")
 
 
+@pytest.mark.proves("SV-16")
 async def test_the_customer_is_played_on_the_page_and_an_operator_decides_elsewhere(store: SqlStore) -> None:
     async with open_chat(store, PAY, "Paid.") as desk, desk.sign_in() as ann:
         text = to_text((await act(ann, "send", message="pay it")).text)
@@ -88,6 +89,7 @@ async def test_with_a_script_the_turn_is_streamed(store: SqlStore) -> None:
         assert "Decision" in answer.text
 
 
+@pytest.mark.proves("SV-16")
 @pytest.mark.parametrize("role", ["viewer", "admin"])
 async def test_only_an_operator_tries_the_agent(role: Any, store: SqlStore) -> None:
     async with open_chat(store, "hello") as desk, desk.sign_in(role) as eve:

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import httpx2
@@ -259,3 +260,62 @@ async def test_serve_wants_an_agent_that_is_one(tmp_path: Path) -> None:
         async with _open_agent(options):
             pass
     assert not _is_agent("gateway.yaml")
+
+
+SLOW = """
+import asyncio
+from handrail import Policy, Rule, tool
+
+@tool(key="invoice")
+async def pay(invoice: str, seconds: float) -> str:
+    '''Pay an invoice.'''
+    await asyncio.sleep(seconds)
+    return "paid"
+
+TOOLS = [pay]
+POLICY = Policy([Rule.allow("pay")])
+"""
+
+
+@pytest.mark.proves("SV-12")
+async def test_a_service_that_is_stopped_lets_calls_finish_and_settles_the_others(tmp_path: Path) -> None:
+    (tmp_path / "slow.py").write_text(SLOW)
+    url = f"sqlite:///{tmp_path}/slow.db"
+    async with open_store(url) as store:
+        _, secret = await store.keys.create(role="caller", who="bot")
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "handrail.cli", "serve", "slow.py", "--port", "0", "--grace", "2", "--store", url),
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    try:
+        async with asyncio.timeout(200):
+            assert process.stdout is not None
+            address = re.findall(r"http://\S+\d", (await process.stdout.readline()).decode())[0]
+            http = httpx2.AsyncClient(headers={"Authorization": f"Bearer {secret}"}, base_url=address, timeout=60)
+            async with http, open_store(url) as store:
+
+                async def call(name: str, seconds: float) -> httpx2.Response:
+                    body = {"tool": "pay", "arguments": {"invoice": name, "seconds": seconds}}
+                    return await http.post("/v1/calls", json={**body, "session_id": "s", "call_id": name})
+
+                short, long = asyncio.create_task(call("short", 0.7)), asyncio.create_task(call("long", 60))
+                while len(await store.audit.query(kind="call_started", limit=10)) < 2:
+                    await asyncio.sleep(0.02)
+                process.terminate()
+                with suppress(httpx2.HTTPError):
+                    while True:  # Until it takes nothing more.
+                        await httpx2.AsyncClient().get(f"{address}/v1/health")
+                assert (await short).json()["output"] == "paid"
+                await asyncio.gather(long, return_exceptions=True)
+                assert await process.wait() == 0
+                ends = {row.call_id: row.error for row in await store.audit.query(kind="call_finished", limit=10)}
+                assert ends == {"short": None, "long": "outcome_unknown"}
+                (doubt,) = await Executor([], store=store).doubts()
+                assert doubt.call_id == "long"
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()

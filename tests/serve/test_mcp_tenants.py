@@ -44,6 +44,7 @@ async def list_in_vain(desk: Desk, tenant: str) -> str:
         return str(refused.value)
 
 
+@pytest.mark.proves("SV-09", "SV-01")
 async def test_a_client_has_the_tools_and_the_rules_of_its_tenant(
     store: SqlStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -90,6 +91,7 @@ async def test_a_client_has_the_tools_and_the_rules_of_its_tenant(
         assert paid == []
 
 
+@pytest.mark.proves("SV-09")
 async def test_a_tenant_whose_only_revision_cannot_be_built_runs_nothing(store: SqlStore) -> None:
     await store.tenants.put(TenantConfig(tenant_id="acme", policy=[{"deny": "no_such_tool"}]))
     executor = Executor([get_balance], store=store)

@@ -37,6 +37,7 @@ async def send_raw(app: Any, secret: str, chunks: list[bytes], *, hang: bool = F
     return sent[0]["status"], json.loads(b"".join(one.get("body", b"") for one in sent[1:]))
 
 
+@pytest.mark.proves("SV-06")
 async def test_a_body_that_is_too_long_is_refused_while_it_arrives(store: SqlStore) -> None:
     async with open_replica(store, api_limits=ApiLimits(max_body_bytes=1_000)) as replica:
         caller = await replica.connect("caller")
@@ -47,6 +48,7 @@ async def test_a_body_that_is_too_long_is_refused_while_it_arrives(store: SqlSto
         assert (status, body["error"]["code"]) == (413, "invalid_arguments")
 
 
+@pytest.mark.proves("SV-06")
 async def test_a_body_that_never_ends_is_not_waited_for(store: SqlStore) -> None:
     async with open_replica(store, api_limits=ApiLimits(body_timeout=0.05)) as replica:
         caller = await replica.connect("caller")
@@ -54,6 +56,7 @@ async def test_a_body_that_never_ends_is_not_waited_for(store: SqlStore) -> None
         assert (status, body["error"]["retryable"]) == (408, True)
 
 
+@pytest.mark.proves("SV-06")
 async def test_each_key_has_a_rate_of_its_own(store: SqlStore) -> None:
     async with open_replica(store, api_limits=ApiLimits(requests_per_second=0.001, burst=3)) as replica:
         one, other = await replica.connect("caller"), await replica.connect("caller")
@@ -64,6 +67,7 @@ async def test_each_key_has_a_rate_of_its_own(store: SqlStore) -> None:
         assert (await other.request("GET", "/tools")).status_code == 200
 
 
+@pytest.mark.proves("SV-06")
 async def test_a_request_that_takes_too_long_is_answered_and_its_call_goes_on(store: SqlStore) -> None:
     release, done = asyncio.Event(), asyncio.Event()
 
@@ -92,6 +96,7 @@ async def test_a_request_that_takes_too_long_is_answered_and_its_call_goes_on(st
     assert known["output"] == "paid"
 
 
+@pytest.mark.proves("SV-08")
 async def test_the_id_of_a_request_is_answered_and_audited(store: SqlStore) -> None:
     async with open_replica(store) as replica:
         caller, viewer = await replica.connect("caller"), await replica.connect("viewer")
@@ -112,6 +117,7 @@ async def test_the_id_of_a_request_is_answered_and_audited(store: SqlStore) -> N
         assert (row["detail"]["request_id"], row["detail"]["who"]) == ("trace-8", "admin-of-acme")
 
 
+@pytest.mark.proves("SV-07")
 async def test_no_answer_lets_another_site_in(store: SqlStore) -> None:
     async with open_replica(store) as replica:
         caller = await replica.connect("caller")
@@ -123,6 +129,7 @@ async def test_no_answer_lets_another_site_in(store: SqlStore) -> None:
             assert "default-src 'self'" in answer.headers["content-security-policy"]
 
 
+@pytest.mark.proves("SV-07")
 async def test_no_secret_is_in_an_answer_or_in_a_log(store: SqlStore, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     async with open_replica(store, tenants=store.tenants) as replica:
@@ -160,6 +167,7 @@ async def test_a_database_that_is_away_is_said_and_nothing_else(tmp_path: Path) 
         assert (await viewer.get("/health")) == {"status": "ok"}
 
 
+@pytest.mark.proves("SV-06")
 @pytest.mark.parametrize(
     "body", [b"", b"\xff\xfe", b"[" * 100_000, b'{"tool": "\xed\xa0\x80"}', b"null", b'{"a":', b"NaN"]
 )

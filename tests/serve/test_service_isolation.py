@@ -158,6 +158,7 @@ def hide_sent(text: str, *options: dict[str, Any]) -> str:
     return text
 
 
+@pytest.mark.proves("SV-01")
 @pytest.mark.parametrize("role", ROLES)
 async def test_no_route_shows_or_changes_anything_of_another_tenant(store: SqlStore, role: Role) -> None:
     async with open_world(store) as world:
@@ -214,6 +215,7 @@ READS = (
 )
 
 
+@pytest.mark.proves("SV-01")
 @settings(max_examples=settings().max_examples // 20 or 1, deadline=None)
 @given(data=st.data())
 def test_what_a_tenant_reads_does_not_depend_on_what_another_does(data: st.DataObject) -> None:
@@ -258,6 +260,7 @@ async def test_a_caller_without_a_tenant_sees_rows_without_a_tenant_only(store: 
             await nobody.get(f"/approvals/{ids['token']}", 404)
 
 
+@pytest.mark.proves("SV-01")
 async def test_two_tenants_that_use_the_same_ids_mean_two_calls(store: SqlStore) -> None:
     async with open_world(store) as world:
         for tenant in ("acme", OTHER):

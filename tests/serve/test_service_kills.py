@@ -59,6 +59,7 @@ async def ask(replicas: list[Replica], secret: str, method: str, path: str, **op
         await asyncio.sleep(0.05)
 
 
+@pytest.mark.proves("SV-05")
 @pytest.mark.slow
 @pytest.mark.postgres
 @pytest.mark.timeout(1_800)

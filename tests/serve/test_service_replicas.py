@@ -33,6 +33,7 @@ async def test_a_tenants_key_calls_a_tool_at_any_replica(replicas: tuple[Replica
         assert result["session_id"] == "api:acme/s-1"
 
 
+@pytest.mark.proves("SV-04")
 async def test_what_one_replica_asked_another_decides_and_a_third_request_runs_once(
     replicas: tuple[Replica, Replica],
 ) -> None:
@@ -57,6 +58,7 @@ async def test_what_one_replica_asked_another_decides_and_a_third_request_runs_o
         assert (known["output"], known["origin"]) == ("paid 3", "replayed")
 
 
+@pytest.mark.proves("SV-04")
 async def test_a_key_that_one_replica_revokes_is_refused_by_the_other(replicas: tuple[Replica, Replica]) -> None:
     first, second = replicas
     admin, caller = await first.connect("admin"), second.use(await first.connect("caller"))

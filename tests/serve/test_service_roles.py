@@ -89,6 +89,7 @@ async def ask(replica: Replica, route: str, role: Any, tenant_id: str | None = "
     return answer.status_code
 
 
+@pytest.mark.proves("SV-03")
 async def test_each_route_takes_the_roles_that_are_documented_and_no_other(store: SqlStore) -> None:
     async with open_replica(store, tenants=store.tenants, registry=CollectorRegistry(), agent=PARROT) as replica:
         found = await list_routes(replica)
@@ -99,6 +100,7 @@ async def test_each_route_takes_the_roles_that_are_documented_and_no_other(store
             assert taken == set(ALLOWED[route].split()), route
 
 
+@pytest.mark.proves("SV-03")
 async def test_no_route_but_health_answers_without_a_key(store: SqlStore) -> None:
     async with open_replica(store, tenants=store.tenants, registry=CollectorRegistry(), agent=PARROT) as replica:
         for route in ALLOWED:

@@ -134,6 +134,7 @@ async def test_a_call_that_runs_here_is_cancelled(store: SqlStore) -> None:
     assert await caller.post("/calls/cancel", {"session_id": "s-1", "call_id": "c"}) == {"cancelled": False}
 
 
+@pytest.mark.proves("SV-03")
 async def test_a_caller_passes_on_what_the_customer_says_and_never_what_an_operator_is_asked(store: SqlStore) -> None:
     @tool
     async def transfer(amount: int) -> str:
@@ -317,6 +318,7 @@ def build_loyalty(cfg: TenantConfig) -> Any:
     return get_points
 
 
+@pytest.mark.proves("SV-09", "SV-10")
 async def test_a_tenants_configuration_adds_tools_and_rules_and_is_rolled_back(store: SqlStore) -> None:
     builder = ToolBuilder()
     builder.register(build_loyalty, feature=("loyalty", Loyalty))
@@ -353,6 +355,7 @@ async def test_a_tenants_configuration_adds_tools_and_rules_and_is_rolled_back(s
         await admin.post("/tenants/acme/rollback", {"revision": 99}, 404)
 
 
+@pytest.mark.proves("SV-09")
 async def test_a_revision_that_cannot_be_built_leaves_the_one_before_and_is_named(store: SqlStore) -> None:
     async with open_replica(store, tenants=store.tenants) as replica:
         caller, admin = await replica.connect("caller"), await replica.connect("admin")
@@ -386,6 +389,7 @@ async def test_a_tenant_that_is_turned_off_calls_nothing(store: SqlStore) -> Non
         assert refused["error"]["message"] == "This tenant is not enabled."
 
 
+@pytest.mark.proves("SV-11")
 async def test_one_customer_is_erased_over_http(store: SqlStore) -> None:
     async with open_replica(store) as replica:
         caller, other = await replica.connect("caller", "acme"), await replica.connect("caller", "globex")
@@ -402,6 +406,7 @@ async def test_one_customer_is_erased_over_http(store: SqlStore) -> None:
         assert row["detail"]["who"] == "dpo"
 
 
+@pytest.mark.proves("SV-11")
 async def test_what_a_tenant_does_not_keep_is_deleted_and_nothing_of_others(store: SqlStore) -> None:
     async with open_replica(store, tenants=store.tenants) as replica:
         await store.tenants.put(TenantConfig(tenant_id="acme", retention_days=30))

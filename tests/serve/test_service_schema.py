@@ -87,6 +87,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Generator[Server]:
     running.stop()
 
 
+@pytest.mark.proves("SV-02")
 @pytest.mark.parametrize("role", ROLES)
 def test_the_document_holds_for_whatever_a_key_sends(server: Server, role: str) -> None:
     """No input is answered with 500, and every answer has a status, a type and a form that the document names."""

@@ -63,6 +63,7 @@ def read_events(text: str) -> list[tuple[str, Any]]:
     return found
 
 
+@pytest.mark.proves("SV-13")
 async def test_a_turn_is_streamed_as_events_with_its_result_at_the_end(store: SqlStore) -> None:
     agent = make_agent(READ, "You have five.", instructions="Be brief.")
     async with open_replica(store, agent=agent) as replica:
@@ -85,6 +86,7 @@ async def test_a_turn_is_streamed_as_events_with_its_result_at_the_end(store: Sq
         assert len((await client.get("/sessions/s-1", limit=1))["messages"]) == 1
 
 
+@pytest.mark.proves("SV-13")
 async def test_an_operator_approves_and_the_turn_is_resumed_at_another_replica(store: SqlStore) -> None:
     async with (
         open_replica(store, agent=make_agent(PAY)) as first,
@@ -148,6 +150,7 @@ def test_an_agent_with_rules_of_its_own_is_refused(tmp_path: Path) -> None:
         build_app(Executor([get_balance], store=store), store=store, agent="agent")  # type: ignore[arg-type]
 
 
+@pytest.mark.proves("SV-09")
 async def test_the_rules_and_instructions_of_a_tenant_hold_in_its_conversations(store: SqlStore) -> None:
     config = TenantConfig(
         tenant_id="acme", instructions="Speak for Acme.", policy=[{"deny": "get_balance", "reason": "not here"}]
@@ -164,6 +167,7 @@ async def test_the_rules_and_instructions_of_a_tenant_hold_in_its_conversations(
         assert provider.requests[2].instructions == "Be brief."
 
 
+@pytest.mark.proves("SV-01")
 async def test_two_tenants_with_one_name_have_two_conversations(store: SqlStore) -> None:
     async with open_replica(store, agent=make_agent("one", "two")) as replica:
         ours, theirs = await replica.connect("caller"), await replica.connect("caller", "globex")
@@ -240,6 +244,7 @@ async def test_a_provider_that_fails_is_told_with_its_code_and_the_turn_can_be_r
         assert "sk-secret" not in json.dumps(broken)
 
 
+@pytest.mark.proves("SV-08")
 async def test_what_a_request_began_is_audited_with_its_id(store: SqlStore) -> None:
     async with open_replica(store, agent=make_agent("one")) as replica:
         client = await replica.connect("caller")
@@ -283,6 +288,7 @@ async def wait_until(is_so: Callable[[], Any]) -> None:
             await asyncio.sleep(0.01)
 
 
+@pytest.mark.proves("SV-14")
 async def test_one_turn_at_a_time_runs_in_all_replicas_together(store: SqlStore) -> None:
     gate = Gate("yes", "no")
     agent = ChatAgent(provider=gate)
@@ -300,6 +306,7 @@ async def test_one_turn_at_a_time_runs_in_all_replicas_together(store: SqlStore)
         assert (await send(second.use(client)))["text"] == "Well, no"
 
 
+@pytest.mark.proves("SV-14")
 async def test_a_turn_is_interrupted_at_any_replica(store: SqlStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("handrail.serve.api.conversations.RENEW_SECONDS", 0.02)
     gate = Gate("never", "never")
@@ -349,6 +356,7 @@ async def listen(store: SqlStore, agent: ChatAgent) -> AsyncGenerator[tuple[str,
         yield f"{url}/v1", {"Authorization": f"Bearer {secret}"}, executor
 
 
+@pytest.mark.proves("SV-15")
 async def test_a_client_that_leaves_does_not_end_the_turn(store: SqlStore) -> None:
     gate = Gate("and that was it.")
 
@@ -381,6 +389,7 @@ async def test_a_client_that_leaves_does_not_end_the_turn(store: SqlStore) -> No
         assert paid == [("i-1", 3)]
 
 
+@pytest.mark.proves("SV-15")
 async def test_a_stream_that_is_never_read_ends_all_the_same_and_takes_little_memory(
     store: SqlStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -418,6 +427,7 @@ async def test_a_stream_that_is_never_read_ends_all_the_same_and_takes_little_me
         assert events[-1][1]["text"] == words
 
 
+@pytest.mark.proves("SV-12")
 async def test_a_replica_that_is_stopped_interrupts_its_turns_and_leaves_them_to_be_resumed(store: SqlStore) -> None:
     gate = Gate("never")
     async with open_replica(store, agent=ChatAgent(provider=gate)) as replica:
