@@ -84,7 +84,7 @@ def measure(rounds: dict[str, int]) -> targets.Results:
     print("durable calls …", file=sys.stderr)
     durable = durable_cost.measure(calls=rounds["database"] // 5)
     print("the service …", file=sys.stderr)
-    served = service.measure_all(rounds=rounds["service"])
+    through_service = service.measure_all(rounds=rounds["service"])
     print("ten thousand calls at once …", file=sys.stderr)
     crowded = crowd.measure()
     return {
@@ -114,7 +114,7 @@ def measure(rounds: dict[str, int]) -> targets.Results:
         "database": stored,
         "sqlite": in_file,
         "durable": durable,
-        "service": served,
+        "service": through_service,
         "crowd": crowded,
     }
 

@@ -1,9 +1,9 @@
 """Paths into arguments: `to.country`, `items[0].price`, and `flights[].date` for every element."""
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, TypeAlias, cast
 
+from handrail.core.patterns import LazyPattern
 from handrail.errors import ConfigError
 from handrail.schema.validation_errors import format_path
 
@@ -14,17 +14,19 @@ EVERY: Final = -1
 
 PathSteps: TypeAlias = tuple[str | int, ...]
 
-_PATH: Final = re.compile(r"[^.\[\]]+(\[\d*\]|\.[^.\[\]]+)*")
-_STEP: Final = re.compile(r"(\[)(\d*)\]|([^.\[\]]+)")
+_PATH: Final = LazyPattern(r"[^.\[\]]+(\[\d*\]|\.[^.\[\]]+)*")
+_STEP: Final = LazyPattern(r"(\[)(\d*)\]|([^.\[\]]+)")
 
 
 def parse_path(path: object) -> PathSteps:
     """The steps of a path; raises `ConfigError`."""
-    if not isinstance(path, str) or not _PATH.fullmatch(path):
+    if not isinstance(path, str) or not _PATH.compiled.fullmatch(path):
         raise ConfigError(
             f"{path!r} is not a path into the arguments; write it like `items[0].price`, or `items[].price` for all."
         )
-    return tuple((int(index) if index else EVERY) if bracket else name for bracket, index, name in _STEP.findall(path))
+    return tuple(
+        (int(index) if index else EVERY) if bracket else name for bracket, index, name in _STEP.compiled.findall(path)
+    )
 
 
 def write_path(steps: Sequence[str | int]) -> str:
