@@ -6,7 +6,7 @@ import secrets
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
@@ -19,7 +19,7 @@ from handrail.authorize.approvals import check_limit
 from handrail.core.events import ApprovalDecided, ApprovalRequested, ApprovalUsed, CallStarted, Event
 from handrail.core.log import log
 from handrail.errors import ConfigError, StoreError
-from handrail.store.audit_rows import AuditRow, AuditRowBuilder, find_kind
+from handrail.store.audit_rows import AuditRow, AuditRowBuilder, SparseRow, fill_row, find_kind
 from handrail.store.database import Database, to_storable
 from handrail.store.erasure import ERASED
 from handrail.store.tables import audit as table
@@ -78,7 +78,7 @@ class Audit:
         self._numbers = itertools.count()
         self._free_numbers: list[int] = []
         """Numbers of rows that were not written after all: the next rows have them, so that there are no gaps."""
-        self._queue: deque[dict[str, Any]] = deque()
+        self._queue: deque[SparseRow] = deque()
         self._lock = threading.Lock()  # Handlers emit progress from worker threads.
         self._loop: asyncio.AbstractEventLoop | None = None
         """Where the writer runs; None before the store is opened, while rows wait."""
@@ -122,7 +122,7 @@ class Audit:
 
     def __call__(self, event: Event) -> None:
         """Queue an event. `flush` waits until it is in the database."""
-        if isinstance(event, CallStarted) and self._claimed_events.pop(id(event), None) is not None:
+        if self._claimed_events and self._claimed_events.pop(id(event), None) is not None:
             return
         if not self._is_known_approval(event):
             self._add(event)
@@ -138,18 +138,18 @@ class Audit:
         if it failed, and nobody knows whether it was written, a row that says so is sent after it.
         """
         present = [event for event in events if event is not None]
-        rows = [self._row_builder.build(event) for event in present]
+        rows = [fill_row(self._row_builder.build(event)) for event in present]
         await self._row_builder.redact_long_values(rows)
         with self._lock:
             for row in rows:
-                self._number(row)
+                row["writer"], row["number"] = self._writer, self._find_number()
         reserved = ReservedRows(present, rows)
         try:
             yield reserved
         except BaseException:
             for row in rows:
                 kept = {name: row[name] for name in ("at", "session_id", "tenant_id", "customer_id", "call_id", "tool")}
-                self._add_row(self._build_own_row(NOT_BEGUN, {}) | kept, number=row["number"])
+                self._add_row((self._build_own_row(NOT_BEGUN, {}) | kept,), number=row["number"])
             raise
         if not reserved.is_written:
             with self._lock:
@@ -162,27 +162,25 @@ class Audit:
             elif len(self._claimed_events) < _MAX_KNOWN:
                 self._claimed_events[id(event)] = event
 
-    def _number(self, row: dict[str, Any], number: int | None = None) -> None:
-        if number is None:
-            number = self._free_numbers.pop() if self._free_numbers else next(self._numbers)
-        row["writer"] = self._writer
-        row["number"] = number
+    def _find_number(self) -> int:
+        return self._free_numbers.pop() if self._free_numbers else next(self._numbers)
 
     def record_purge(self, *, before: float, count: int, tenant_id: str | None = None) -> None:
         """Queue a row that says that rows older than `before` were deleted, of every tenant or of one."""
-        self._add_row(self._build_own_row(PURGED, {"before": before, "count": count}) | {"tenant_id": tenant_id})
+        row = self._build_own_row(PURGED, {"before": before, "count": count})
+        self._add_row((row | {"tenant_id": tenant_id},))
 
     def record_erasure(self, *, tenant_id: str | None, who: str, detail: dict[str, Any]) -> None:
         """Queue a row that says that the values of a customer were erased, and by whom."""
         row = self._build_own_row(ERASED, {"who": to_storable(who), **detail})
-        self._add_row(row | {"tenant_id": tenant_id})
+        self._add_row((row | {"tenant_id": tenant_id},))
 
     def _add(self, event: Event) -> None:
         self._add_row(self._row_builder.build(event))
 
-    def _add_row(self, row: dict[str, Any], *, number: int | None = None) -> None:
+    def _add_row(self, parts: tuple[Mapping[str, Any], ...], *, number: int | None = None) -> None:
         with self._lock:
-            self._number(row, number)
+            row = SparseRow(self._writer, self._find_number() if number is None else number, parts)
             if self._closed or self._accepted - self._done >= self._max_waiting:
                 self._drop(1)
                 return
@@ -300,7 +298,7 @@ class Audit:
     async def _write_last(self, rows: list[dict[str, Any]]) -> None:
         """Write what waits before the event loop ends: `asyncio.run` cancels its tasks if nobody closed the store."""
         with self._lock:
-            rows = [*rows, *self._queue]  # A row that was written already is not written again.
+            rows = [*rows, *(row.fill() for row in self._queue)]  # A row that was written already is not written again.
             self._queue.clear()
         if not rows:
             return
@@ -319,7 +317,7 @@ class Audit:
 
     def _pop_batch(self) -> list[dict[str, Any]]:
         with self._lock:
-            rows = [self._queue.popleft() for _ in range(min(self._batch_size, len(self._queue)))]
+            rows = [self._queue.popleft().fill() for _ in range(min(self._batch_size, len(self._queue)))]
             if len(self._queue) < self._batch_size and self._done + len(rows) >= self._flush_target:
                 self._flush_now.clear()
             if not self._queue:
@@ -330,13 +328,16 @@ class Audit:
 
     def _build_dropped_row(self) -> dict[str, Any]:
         row = self._build_own_row(DROPPED, {"count": self._unreported})
-        self._number(row)
+        row["writer"], row["number"] = self._writer, self._find_number()
         self._accepted += 1
         self._unreported = 0
         return row
 
     def _build_own_row(self, kind: str, detail: dict[str, Any]) -> dict[str, Any]:
-        return self._row_builder.build(Event(at=time.time(), session_id="")) | {"kind": kind, "detail": detail}
+        return fill_row(self._row_builder.build(Event(at=time.time(), session_id=""))) | {
+            "kind": kind,
+            "detail": detail,
+        }
 
     async def _write(self, rows: Sequence[dict[str, Any]]) -> None:
         """Write a batch, and retry while the database is unreachable; write row by row if it refuses the batch."""

@@ -22,6 +22,8 @@ _MAX_VALUE_CHARS = 100_000
 """Of the arguments and of the output that a row has with `audit_values`: they are cut before they are redacted."""
 _MAX_CACHED = 4_096
 """Redacted names in the cache."""
+_MAX_DECISIONS = 256
+"""Decisions whose columns are kept."""
 
 
 class AuditRow(Struct, frozen=True, kw_only=True):
@@ -78,6 +80,9 @@ _TEXTS = {
     "error": "error",
 }
 """Text fields of events that have a column."""
+_NOT_SLOW: Mapping[str, Any] = {"slow": False}
+_NO_DEPENDENCIES: Mapping[str, Any] = {"dependencies": ()}
+"""The details of most calls."""
 _DETAILS = (
     "token",
     "who",
@@ -107,6 +112,29 @@ def find_kind(event: type[Event]) -> str:
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", event.__name__).lower()
 
 
+class SparseRow(Struct, frozen=True):
+    """The columns of a row that have a value; those that several rows have in common are not copied."""
+
+    writer: str
+    number: int
+    parts: tuple[Mapping[str, Any], ...]
+
+    def fill(self) -> dict[str, Any]:
+        """All columns, as a statement needs them."""
+        row = fill_row(self.parts)
+        row["writer"] = self.writer
+        row["number"] = self.number
+        return row
+
+
+def fill_row(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """All columns of a row but its writer and its number."""
+    row: dict[str, Any] = _COLUMNS.copy()
+    for part in parts:
+        row.update(part)
+    return row
+
+
 class _LongValue(Struct, frozen=True):
     """A value of a row that is redacted when the row is written: there is too much of it for the event loop."""
 
@@ -125,13 +153,16 @@ class AuditRowBuilder:
         self._last_call: tuple[ToolCall | None, dict[str, Any]] = (None, {})
         """The columns of the call that was seen last: most often it starts and finishes without another in between."""
 
-    def build(self, event: Event) -> dict[str, Any]:
-        """Build the row of an event, without its writer and number."""
-        kind = type(event)
-        row: dict[str, Any] = _COLUMNS.copy()
-        row["at"] = _to_finite(event.at) or 0.0
-        row["kind"] = self._kinds.get(kind) or self._kinds.setdefault(kind, find_kind(kind))
-        row["session_id"] = _shorten(event.session_id)
+        self._decisions: dict[int, tuple[Decision, dict[str, Any]]] = {}
+        """The columns of decisions by `id`: those about read-only calls are kept, and each call has the same one."""
+
+    def build(self, event: Event) -> tuple[Mapping[str, Any], ...]:
+        """Build the row of an event, in parts, without its writer and number."""
+        row: dict[str, Any] = {
+            "at": _to_finite(event.at) or 0.0,
+            "kind": self._kinds.get(type(event)) or self._find_kind(type(event)),
+            "session_id": _shorten(event.session_id),
+        }
         if event.tenant_id is not None:
             row["tenant_id"] = _shorten(event.tenant_id)
         if event.customer_id is not None:
@@ -139,29 +170,38 @@ class AuditRowBuilder:
         detail: dict[str, Any] = {}
         if event.sip_call_id is not None:
             detail["sip_call_id"] = _shorten(event.sip_call_id)
+        if isinstance(event, CallFinished):  # These two as `_put` does it: every call has them.
+            self._put_result(row, detail, event.result)
+            if detail or event.slow:
+                row["detail"] = {**detail, "slow": event.slow}
+            else:
+                row["detail"] = _NOT_SLOW
+            call = self._find_call_columns(event.call)
+            return (call, row) if event.decision is None else (call, self._find_decision(event.decision), row)
+        if isinstance(event, CallStarted):
+            if event.agent_id is not None:
+                detail["agent_id"] = self._redact_name(event.agent_id)
+            if detail or event.dependencies:
+                row["detail"] = {**detail, "dependencies": self._redact_names(event.dependencies)}
+            else:
+                row["detail"] = _NO_DEPENDENCIES
+            return (self._find_call_columns(event.call), row)
+        self._put_others(row, detail, event)
+        return (row,)
+
+    def _find_kind(self, kind: type[Event]) -> str:
+        return self._kinds.setdefault(kind, find_kind(kind))
+
+    def _put_others(self, row: dict[str, Any], detail: dict[str, Any], event: Event) -> None:
         if isinstance(event, LogEvent):
             row["kind"] = self._redact_name(event.name)
             detail |= self._redactor.arguments(event.fields, max_chars=MAX_PIECE)
             if event.call is not None:
-                self._put_call(row, event.call)
-            row["detail"] = detail or None
-            return row
-        if isinstance(event, CallFinished):  # These two as `_put` does it: every call has them.
-            self._put_call(row, event.call)
-            self._put_result(row, detail, event.result)
-            if event.decision is not None:
-                self._put_decision(row, event.decision)
-            detail["slow"] = event.slow
-        elif isinstance(event, CallStarted):
-            self._put_call(row, event.call)
-            if event.agent_id is not None:
-                detail["agent_id"] = self._redact_name(event.agent_id)
-            detail["dependencies"] = self._redact_names(event.dependencies) if event.dependencies else []
+                row.update(self._find_call_columns(event.call))
         else:
-            for name in self._fields.get(kind) or self._find_fields(kind):
+            for name in self._fields.get(type(event)) or self._find_fields(type(event)):
                 self._put(row, detail, name, getattr(event, name))
         row["detail"] = detail or None
-        return row
 
     def _find_fields(self, kind: type[Event]) -> tuple[str, ...]:
         return self._fields.setdefault(kind, tuple(name for name in kind.__struct_fields__ if name not in _ENVELOPE))
@@ -171,11 +211,11 @@ class AuditRowBuilder:
             case None:
                 pass
             case ToolCall():
-                self._put_call(row, value)
+                row.update(self._find_call_columns(value))
             case ToolResult():
                 self._put_result(row, detail, value)
             case Decision():
-                self._put_decision(row, value)
+                row.update(self._find_decision(value))
             case bool():
                 detail[name] = value
             case int() | float():
@@ -196,13 +236,13 @@ class AuditRowBuilder:
             case _:
                 pass
 
-    def _put_call(self, row: dict[str, Any], call: ToolCall) -> None:
+    def _find_call_columns(self, call: ToolCall) -> Mapping[str, Any]:
         last, columns = self._last_call
         if last is not call:
             columns = self._describe_call(call)
             if not self._values:  # Values are redacted again: something may be secret that was not before.
                 self._last_call = (call, columns)
-        row.update(columns)
+        return columns
 
     def _describe_call(self, call: ToolCall) -> dict[str, Any]:
         columns: dict[str, Any] = {
@@ -243,14 +283,26 @@ class AuditRowBuilder:
         if self._values:
             row["output"] = self._redact_value(cut_text(text, _MAX_VALUE_CHARS), is_text=True)
 
-    def _put_decision(self, row: dict[str, Any], decision: Decision) -> None:
-        row["action"] = decision.action
-        row["by"] = decision.by
-        row["rule"] = self._redact_name(decision.rule)
-        row["source"] = self._redact_name(decision.source)
+    def _find_decision(self, decision: Decision) -> Mapping[str, Any]:
+        known = self._decisions.get(id(decision))
+        if known is None:
+            if len(self._decisions) >= _MAX_DECISIONS:
+                self._decisions.clear()
+            # The reference keeps the id of the object unique.
+            known = self._decisions[id(decision)] = (decision, self._describe_decision(decision))
+        return known[1]
+
+    def _describe_decision(self, decision: Decision) -> dict[str, Any]:
+        columns: dict[str, Any] = {
+            "action": decision.action,
+            "by": decision.by,
+            "rule": self._redact_name(decision.rule),
+            "source": self._redact_name(decision.source),
+        }
         # The reason of a permission check is written for the model and may quote the arguments.
-        if self._values or decision.rule != "permission_check":
-            row["reason"] = self._redact_name(decision.reason) or row["reason"]
+        if (self._values or decision.rule != "permission_check") and (reason := self._redact_name(decision.reason)):
+            columns["reason"] = reason
+        return columns
 
     def _redact_value(self, value: Any, *, is_text: bool = False) -> Any:
         def redact() -> Any:
