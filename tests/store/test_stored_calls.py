@@ -8,7 +8,7 @@ from sqlalchemy import insert, select
 
 from handrail import ToolCall
 from handrail.authorize import MemoryApprovals
-from handrail.errors import ConfigError
+from handrail.errors import ConfigError, StoreError
 from handrail.execute import Entry, MemoryLedger
 from handrail.execute.work import MemoryWork, WorkItem
 from handrail.store import SqlDelivery, SqlStore, open_store
@@ -136,7 +136,7 @@ async def test_a_delivery_in_the_same_database_is_handed_a_call_if_and_only_if_i
         assert await store.work.put(first)
         assert await store.work.put(running)  # It is there already, and runs.
         delivery.is_away = True
-        with pytest.raises(ConnectionError):
+        with pytest.raises(StoreError):
             await store.work.put(lost)
 
         sent = await store._database.fetch(select(settings.c.name).where(settings.c.name.contains("acme/")))
