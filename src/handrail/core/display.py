@@ -2,11 +2,17 @@
 
 from collections.abc import Iterable
 from functools import lru_cache
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from handrail.core.lazy_modules import LazyModule
 from handrail.core.redact import Redactor
 from handrail.core.text import compact_json
 from handrail.errors import shorten
+
+if TYPE_CHECKING:
+    import html
+else:
+    html = LazyModule("html")
 
 _MAX_FIELD: Final = 200
 """Characters of one field of a `repr`."""
@@ -50,23 +56,19 @@ def format_repr(name: str, fields: Iterable[tuple[str, Any]]) -> str:
 
 def format_table(title: str, rows: Iterable[tuple[str, Any]]) -> str:
     """The HTML of a value: a table with a row for each field that says something."""
-    from html import escape  # noqa: PLC0415  # slow to import, and only notebooks need it
-
     cells = [
-        f"<tr>{_TH}{escape(name)}</th>{_TD}{escape(to_shown_text(value, max_chars=_MAX_CELL))}</td></tr>"
+        f"<tr>{_TH}{html.escape(name)}</th>{_TD}{html.escape(to_shown_text(value, max_chars=_MAX_CELL))}</td></tr>"
         for name, value in rows
         if not _is_empty(value)
     ]
-    caption = escape(to_shown_text(title, max_chars=_MAX_FIELD))
+    caption = html.escape(to_shown_text(title, max_chars=_MAX_FIELD))
     return f'<table><caption style="text-align:left"><b>{caption}</b></caption>{"".join(cells)}</table>'
 
 
 def format_lines(lines: Iterable[str]) -> str:
     """The HTML of lines of text, such as a trace."""
-    from html import escape  # noqa: PLC0415  # slow to import, and only notebooks need it
-
     every = list(lines)
-    shown = [escape(to_shown_text(line, max_chars=_MAX_CELL)) for line in every[:_MAX_LINES]]
+    shown = [html.escape(to_shown_text(line, max_chars=_MAX_CELL)) for line in every[:_MAX_LINES]]
     if len(every) > _MAX_LINES:
         shown.append(f"… {len(every) - _MAX_LINES} more lines")
     return f'<pre style="white-space:pre-wrap">{"<br>".join(shown)}</pre>'

@@ -1,13 +1,19 @@
 """The options of a tool, the same for every way to write one; and `ToolFlags`, the value that holds some of them."""
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Self, TypedDict, cast
+from typing import TYPE_CHECKING, Any, Self, TypedDict, cast
 
 from typing_extensions import Unpack
 
 from handrail.core.context import ToolContext
+from handrail.core.lazy_modules import LazyModule
 from handrail.core.tool import KeyOf, OnInterrupt
 from handrail.errors import ToolDefinitionError
+
+if TYPE_CHECKING:
+    import difflib
+else:
+    difflib = LazyModule("difflib")
 
 
 class ToolOptions(TypedDict, total=False):
@@ -119,8 +125,6 @@ def normalize_options(options: Mapping[str, Any]) -> dict[str, Any]:
     copy = {name: value for name, value in options.items() if value is not None}
     for name in copy:
         if name not in NamedToolOptions.__annotations__:
-            import difflib  # noqa: PLC0415  # slow to import, and only a mistake needs it
-
             known = list(NamedToolOptions.__annotations__)
             near = difflib.get_close_matches(name, known, n=1)
             hint = f"Did you mean {near[0]!r}?" if near else f"It has: {', '.join(known)}."

@@ -5,13 +5,19 @@ import re
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any, Final, TypedDict, cast
+from typing import TYPE_CHECKING, Any, Final, TypedDict, cast
 from urllib.parse import unquote, urldefrag, urljoin, urlsplit
 
 import msgspec
 
+from handrail.core.lazy_modules import LazyModule
 from handrail.core.text import encodable
 from handrail.errors import MissingExtraError, SourceError, shorten
+
+if TYPE_CHECKING:
+    from urllib import request
+else:
+    request = LazyModule("urllib.request")
 
 Node = dict[str, Any]
 """An object of a document."""
@@ -172,9 +178,7 @@ def as_node(value: Any) -> Node:
 
 def get_file_path(address: str) -> Path:
     """The path of a `file:` URL."""
-    from urllib.request import url2pathname  # noqa: PLC0415  # slow to import, and only documents in files need it
-
-    return Path(url2pathname(urlsplit(address).path))
+    return Path(request.url2pathname(urlsplit(address).path))
 
 
 def read_file(path: Path) -> Documents:
