@@ -20,6 +20,7 @@ from benchmarks import (
     growth,
     harness,
     imports,
+    listeners,
     peers,
     plot,
     report,
@@ -73,6 +74,8 @@ def measure(rounds: dict[str, int]) -> targets.Results:
         check(row)
     print("one tool call …", file=sys.stderr)
     calls = harness.measure(rows, rounds=rounds["dispatch"])
+    print("listeners …", file=sys.stderr)
+    listened = listeners.measure_all(rounds=rounds["dispatch"])
     print("imports …", file=sys.stderr)
     imported = imports.measure(rounds=rounds["imports"])
     print("definitions …", file=sys.stderr)
@@ -104,6 +107,7 @@ def measure(rounds: dict[str, int]) -> targets.Results:
             {**asdict(one), "does": row.does, "leaves_out": row.leaves_out}
             for row, one in zip(rows, calls, strict=True)
         ],
+        "listeners": listened,
         "imports": [asdict(one) for one in imported],
         "sdks_loaded": imports.sdks_loaded(imports.TOOL),
         "definitions": {

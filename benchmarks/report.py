@@ -88,6 +88,25 @@ def _build_durable(figures: dict[str, dict[str, float]] | None) -> list[str]:
     ]
 
 
+def _build_listeners(figures: list[Results] | None) -> list[str]:
+    """The part of the page about listeners; results of before they were measured have none."""
+    if figures is None:
+        return []
+    return [
+        "## Listeners",
+        "CPU of a read-only call in the thread that makes it, with the listeners for [logs, metrics and "
+        "traces](monitoring.md) and the [audit](storage.md). The log writes a line of JSON for each call to a stream "
+        "that forgets it; every call is traced, by the SDK of OpenTelemetry without an exporter. What other threads "
+        "write later is not counted: for a log in the background that is about what the row of the log has more, and "
+        "for the audit the writing to SQLite.",
+        _table(
+            ("listeners", "µs", "ratio"),
+            [(one["name"], _figure(one["us"]), f"{_figure(one['ratio'])} ×") for one in figures],
+            right=(1, 2),
+        ),
+    ]
+
+
 def _build_service(figures: dict[str, dict[str, float]] | None) -> list[str]:
     """The part of the page about the service; results of before it was measured have none."""
     if figures is None:
@@ -202,6 +221,7 @@ def page(results: Results, growth: Results) -> str:
             ],
             right=(1, 2, 3),
         ),
+        *_build_listeners(results.get("listeners")),
         *_build_postgres(results["database"]),
         *_build_sqlite(results.get("sqlite")),
         *_build_durable(results.get("durable")),

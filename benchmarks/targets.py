@@ -21,6 +21,11 @@ CONSEQUENTIAL_ROW, CONSEQUENTIAL_LIMIT_US = "Handrail executor, consequential", 
 POSTGRES_WALL_LIMIT = 3.0
 SQLITE_CPU_LIMIT, SQLITE_WALL_LIMIT, SQLITE_TOGETHER_LIMIT = 5.0, 3.0, 0.2
 SERVICE_LIMIT = 3.0
+IN_BACKGROUND_ROW, AUDIT_ROW = "Log in the background, Metrics, Traces", "Audit"
+LISTENER_LIMITS = {
+    IN_BACKGROUND_ROW: ("with log (in the background), metrics and traces", 12.0),
+    AUDIT_ROW: ("with the audit in SQLite, without its writing", 4.0),
+}
 DURABLE_LIMITS = {"run": 1.5, "round trip": 3.5}
 IMPORT_ROW, IMPORT_LIMIT = "from handrail import tool", 1.3
 IMPORT_LIMITS = {
@@ -102,6 +107,10 @@ def _list_executor_targets(results: Results) -> list[Target]:
     for row, what, limit in EXECUTOR_LIMITS:
         ratio = find_named(results["dispatch"], row)["ratio"]
         found.append(Target(what=f"{what}: at most {limit:g} × its floor", measured=ratio, limit=limit))
+    for row, (what, limit) in LISTENER_LIMITS.items() if "listeners" in results else ():
+        ratio = find_named(results["listeners"], row)["ratio"]
+        what = f"a read-only call {what}, CPU: at most {limit:g} × one without a listener"
+        found.append(Target(what=what, measured=ratio, limit=limit))
     us = find_named(results["dispatch"], CONSEQUENTIAL_ROW)["ns"] / 1e3
     what = f"a consequential call, its ledger in memory: at most {CONSEQUENTIAL_LIMIT_US:g} µs"
     found.append(Target(what=what, measured=us, limit=CONSEQUENTIAL_LIMIT_US, unit="µs"))

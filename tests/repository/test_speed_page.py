@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.report import build_targets, page
-from benchmarks.targets import Target
+from benchmarks.targets import AUDIT_ROW, IN_BACKGROUND_ROW, Target, list_targets
 
 ROOT = Path(__file__).parents[2]
 
@@ -45,3 +45,16 @@ def test_the_page_counts_what_is_kept_and_names_what_is_not() -> None:
     assert "| call 1.0 | 1.00 × | 50 % | kept |" in table
     assert "| call 1.95 | 1.95 × | 3 % | **met narrowly** |" in table
     assert "| call 3.0 | 3.00 × | -50 % | **missed** |" in table
+
+
+def test_the_listeners_have_a_part_of_the_page_and_targets_once_they_are_measured() -> None:
+    results = json.loads((ROOT / "benchmarks/results.json").read_text())
+    growth = json.loads((ROOT / "benchmarks/growth.json").read_text())
+    names = ("none", "Log, Metrics, Traces", IN_BACKGROUND_ROW, AUDIT_ROW)
+    figures = [{"name": name, "us": 4.0 * ratio, "ratio": float(ratio)} for ratio, name in enumerate(names, 1)]
+
+    text = page(results | {"listeners": figures}, growth)
+
+    assert "| Log, Metrics, Traces | 8.0 | 2.0 × |" in text or "| Log, Metrics, Traces | 8.00 | 2.00 × |" in text
+    found = [one for one in list_targets(results | {"listeners": figures}, growth) if "without a listener" in one.what]
+    assert [(one.measured, one.limit) for one in found] == [(3.0, 12.0), (4.0, 4.0)]
