@@ -3,8 +3,10 @@
 import sqlite3
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager, closing
+from pathlib import Path
 from typing import Any
 
+import pytest
 from sqlalchemy import insert
 
 from handrail.store import SqlStore, open_store
@@ -163,3 +165,26 @@ async def test_every_public_query_uses_an_index(url: str) -> None:
                     wrong[name] = "\n".join(plans)
 
     assert wrong == {}
+
+
+@pytest.mark.parametrize(
+    ("filters", "index"),
+    [
+        ({"tenant_id": "t-7"}, "tenant"),
+        ({"tenant_id": "t-7", "tool": "pay"}, "tenant"),
+        ({"tenant_id": "t-7", "outcome": "tool_timeout"}, "tenant"),
+        ({"session_id": "s-7", "tenant_id": "t-7"}, "session"),
+        ({"customer_id": "cu-7", "tenant_id": "t-7"}, "customer"),
+        ({"tool": "pay"}, "tool"),
+        ({}, "kind"),
+    ],
+)
+async def test_sqlite_finds_calls_by_what_few_rows_have(filters: dict[str, Any], index: str, tmp_path: Path) -> None:
+    """It has no figures about its tables, and would take any of several indexes: that of a kind has the most rows."""
+    async with open_store(f"sqlite:///{tmp_path}/plans.db") as store:
+        with counted(store) as statements:
+            await store.audit.query(kind="call_finished", limit=50, **filters)
+        ((text, _),), (parameters,) = statements.sent, statements.parameters
+        with closing(sqlite3.connect(tmp_path / "plans.db")) as opened:
+            plan = "\n".join(str(row[-1]) for row in opened.execute(f"EXPLAIN QUERY PLAN {text}", parameters))
+    assert f"handrail_audit_{index} " in plan

@@ -9,9 +9,9 @@ from collections import deque
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
-from sqlalchemy import literal, select, tuple_
+from sqlalchemy import literal, literal_column, select, tuple_
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, StatementError
 
@@ -249,16 +249,21 @@ class Audit:
 
         `outcome` is `ok` or an error code. `before` is the first row of a page: the page of older ones is returned.
         """
-        equal = {
-            "session_id": session_id,
-            "tenant_id": tenant_id,
-            "customer_id": customer_id,
+        equal = {  # The first that is given finds the fewest rows, as a rule.
             "call_id": call_id,
+            "session_id": session_id,
+            "customer_id": customer_id,
+            "tenant_id": tenant_id,
+            "error": None if outcome == "ok" else outcome,
             "tool": tool,
             "kind": find_kind(kind) if isinstance(kind, type) else kind,
-            "error": None if outcome == "ok" else outcome,
         }
-        query = select(table).where(*(table.c[name] == value for name, value in equal.items() if value is not None))
+        query = select(table)
+        for number, (name, value) in enumerate((name, value) for name, value in equal.items() if value is not None):
+            # SQLite does not know that few rows are of one tenant and many of one kind: it may search the index of one
+            # column only. Postgres counts them.
+            is_searched = number == 0 or not self._database.is_sqlite
+            query = query.where((table.c[name] if is_searched else _NOT_SEARCHED[name]) == value)
         for wanted in {ok, True if outcome == "ok" else None} - {None}:
             query = query.where(table.c.ok.is_(wanted))  # A constant, no parameter: each has an index of its own.
         if since is not None:
@@ -369,6 +374,12 @@ class Audit:
         with self._lock:
             self._done += 1
             self._drop(1)
+
+
+_NOT_SEARCHED: Final = {
+    column.name: literal_column(f"+{table.name}.{column.name}", column.type) for column in table.columns
+}
+"""The columns as values for which SQLite uses no index."""
 
 
 def _is_refusal(error: BaseException) -> bool:
