@@ -263,7 +263,7 @@ class Audit:
             # SQLite does not know that few rows are of one tenant and many of one kind: it may search the index of one
             # column only. Postgres counts them.
             is_searched = number == 0 or not self._database.is_sqlite
-            query = query.where((table.c[name] if is_searched else _NOT_SEARCHED[name]) == value)
+            query = query.where((table.c[name] if is_searched else _NOT_SEARCHED[name]) == literal(value))
         for wanted in {ok, True if outcome == "ok" else None} - {None}:
             query = query.where(table.c.ok.is_(wanted))  # A constant, no parameter: each has an index of its own.
         if since is not None:
