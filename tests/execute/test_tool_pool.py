@@ -1,0 +1,194 @@
+"""The tools of an executor, those of its hosts, and what is refused when it is built."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from handrail import ConfigError, Executor, Policy, Rule, ToolContext, ToolFlags, tool
+from handrail.authorize import MemoryApprovals
+from handrail.core import CallStarted
+from handrail.errors import DuplicateToolError
+from handrail.execute import Limits, MemoryLedger, MemoryWork, Timeouts
+from tests.execute.helpers import ALLOWED, Book, Heard, at, call, code_of
+
+
+@tool
+async def pay(amount: int = 1) -> str:
+    """Pay."""
+    return "paid"
+
+
+SCHEMA = {"type": "object", "properties": {"amount": {"type": "integer"}}, "required": ["amount"]}
+
+
+def test_a_policy_that_names_no_tool_is_refused_where_all_tools_are_known() -> None:
+    policy = Policy([Rule.allow("pya")])
+    with pytest.raises(ConfigError, match="unknown tool 'pya'"):
+        Executor([pay], policy=policy)
+    with pytest.raises(ConfigError, match="unknown tool 'pya'"):
+        Executor([pay]).with_tools([pay], policy=policy)
+
+    def fallback(call: Any, context: Any) -> str:
+        return "done"
+
+    for unsure in (Executor([pay], policy=policy, fallback=fallback), Executor([], policy=policy)):
+        assert unsure.is_open is (unsure.has_tool("pay"))
+    executor = Executor([pay], policy=policy, fallback=fallback)
+    assert len(executor.diagnostics) == 1
+    executor.replace_policy(ALLOWED)
+    assert executor.diagnostics == ()
+    executor.replace_policy(policy)
+    executor.replace_tools([tool(name="pya")(pay.function)])
+    assert executor.diagnostics == ()
+
+
+@pytest.mark.parametrize("hook", [object(), type("Befor", (), {"befor": lambda self: None})()])
+def test_a_hook_that_is_never_called_is_refused(hook: object) -> None:
+    with pytest.raises(ConfigError, match="never called"):
+        Executor([pay], hooks=[hook])
+
+
+def test_a_name_that_is_taken_is_not_registered_again_even_by_a_tool_of_ours() -> None:
+    executor = Executor([pay], policy=ALLOWED, limits=Limits(max_output_chars=1_000))
+    with pytest.raises(DuplicateToolError):
+        executor.register("read_more", lambda: "mine")
+
+
+async def test_handlers_find_the_secrets_of_the_executor_and_else_those_of_their_caller() -> None:
+    @tool(read_only=True)
+    async def show(context: ToolContext[Any]) -> str:
+        """Show a secret."""
+        return str(context.secrets["KEY"])
+
+    given = Executor([show], secrets={"KEY": lambda: "the executor's"})
+    none = Executor([show])
+    context = at(secrets={"KEY": "the caller's"})
+
+    assert (await given.run(call("show"), context)).output == "the executor's"
+    assert (await none.run(call("show"), context)).output == "the caller's"
+
+
+async def test_a_schema_of_a_host_is_what_its_tool_takes_and_what_was_declared_is_what_it_is() -> None:
+    executor = Executor(policy=ALLOWED, declared={"send": ToolFlags(read_only=True)})
+    [before] = executor.known_tools
+    result = await executor.guard(call("send", amount=1), at(), lambda arguments: arguments["amount"], schema=SCHEMA)
+    wrong = await executor.guard(call("send", "c-2", amount="x"), at(), lambda arguments: "never", schema=SCHEMA)
+    plain = await executor.guard(call("send", "c-3", amount="x"), at(), lambda arguments: arguments["amount"])
+
+    assert (result.output, code_of(wrong), plain.output) == (1, "invalid_arguments", "x")
+    assert before.read_only
+    assert executor.is_read_only("send")
+    assert not executor.is_read_only("other")
+
+
+async def test_a_rule_that_cannot_apply_to_what_a_host_passes_is_a_diagnostic() -> None:
+    policy = Policy([Rule.deny("send", where={"sum": {"above": 5}}), Rule.allow("*")])
+    executor = Executor(policy=policy)
+    await executor.guard(call("other", amount=1), at(), lambda arguments: "done", schema=SCHEMA)
+    await executor.guard(call("send", amount=1), at(), lambda arguments: "done")
+    assert executor.diagnostics == ()
+
+    await executor.guard(call("send", "c-2", amount=1), at(), lambda arguments: "done", schema=SCHEMA)
+
+    assert len(executor.diagnostics) == 1
+    assert "sum" in executor.diagnostics[0]
+    assert [one.name for one in executor.known_tools] == ["send"]
+
+
+def test_a_call_of_a_declared_tool_is_explained_by_its_rule_and_an_unknown_one_by_its_absence() -> None:
+    policy = Policy([Rule.deny("send", reason="closed today"), Rule.allow("pay")])
+    executor = Executor([pay], policy=policy, declared={"send": ToolFlags()})
+
+    assert "closed today" in str(executor.explain(call("send"), at()))
+    assert "closed today" not in str(executor.explain(call("unknown"), at()))
+    assert "allow" in str(executor.explain(call("pay"), at()))
+
+
+async def test_a_store_of_a_url_is_opened_with_its_executor_and_closed_with_it(tmp_path: Path) -> None:
+    executor = Executor([pay], policy=ALLOWED, store=f"sqlite:///{tmp_path}/x.db")
+    assert not executor.store.is_open
+    async with executor:
+        assert executor.store.is_open
+    assert not executor.store.is_open
+    assert await executor.look_up(call("pay"), at()) is None  # Who looks a call up opens it again.
+    assert executor.store.is_open
+    await executor.aclose()
+
+
+@pytest.mark.parametrize(
+    ("parts", "is_replaceable"),
+    [
+        ({}, True),
+        ({"ledger": MemoryLedger(), "approvals": MemoryApprovals(), "work": MemoryWork()}, True),
+        ({"store": "sqlite:///x.db"}, True),
+    ],
+)
+def test_a_store_in_memory_or_of_a_url_can_be_replaced(parts: dict[str, Any], is_replaceable: bool) -> None:
+    executor = Executor([pay], policy=ALLOWED, **parts)
+    assert executor.has_replaceable_store is is_replaceable
+
+
+async def test_the_end_of_a_session_forgets_its_long_outputs() -> None:
+    @tool(read_only=True)
+    async def say() -> str:
+        """Say."""
+        return "x" * 500
+
+    executor = Executor([say], limits=Limits(max_output_chars=100))
+    handles = {
+        session: (await executor.run(call("say"), at(session))).output.partition("handle='")[2].partition("'")[0]
+        for session in ("s-1", "s-2")
+    }
+    await executor.cancel_all("s-1")
+
+    found = [await executor.run(call("read_more", "m", handle=handle), at(s)) for s, handle in handles.items()]
+    assert [one.ok for one in found] == [False, True]
+
+
+class Written(Book):
+    """A ledger that outlives the process."""
+
+    is_written = True
+
+
+async def test_a_tool_without_a_customer_is_warned_about_once(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("WARNING", logger="handrail")
+
+    def count() -> int:
+        return sum("runs without a customer" in record.getMessage() for record in caplog.records)
+
+    for scope, contexts, warned in ((None, [at(), at()], 1), ("session", [at()], 0), (None, [at(customer_id="a")], 0)):
+        caplog.clear()
+        options: Any = {"scope": scope}
+        executor = Executor([pay], policy=ALLOWED, ledger=Written(), **options)
+        for number, context in enumerate(contexts):
+            await executor.run(call("pay", f"c-{number}", amount=number), context)
+        assert count() == warned
+
+
+@pytest.mark.parametrize(
+    ("deps", "names"),
+    [({"bank": 1, "api": 2, 3: "x"}, ("api", "bank")), (None, ()), ("text", None)],
+)
+async def test_an_event_names_the_dependencies_and_never_shows_them(deps: Any, names: tuple[str, ...] | None) -> None:
+    heard = Heard()
+    executor = Executor([pay], policy=ALLOWED, listeners=[heard])
+    assert (await executor.run(call("pay"), at(deps=deps))).ok
+
+    [started] = heard.of(CallStarted)
+    if names is not None:
+        assert started.dependencies == names
+
+
+async def test_a_ledger_that_is_away_when_a_call_is_looked_up_leaves_its_outcome_unknown() -> None:
+    ledger = Book()
+    executor = Executor([pay], policy=ALLOWED, ledger=ledger, timeouts=Timeouts(overhead=1))
+    await executor.run(call("pay"), at())
+    ledger.away["recall"] = 1
+    lost = await executor.look_up(call("pay"), at())
+    found = await executor.look_up(call("pay"), at())
+
+    assert lost is not None
+    assert found is not None
+    assert (code_of(lost), found.output) == ("outcome_unknown", "paid")
