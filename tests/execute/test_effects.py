@@ -10,8 +10,9 @@ from pydantic import BaseModel, SecretStr
 
 from handrail import Executor, Policy, Rule, Tool, ToolCall, ToolContext, ToolError, ToolResult, tool
 from handrail.core import CallFinished, CallIgnored, CallStarted
-from handrail.execute import Timeouts
+from handrail.execute import Limits, Timeouts
 from tests.execute.helpers import ALLOWED, Book, Heard, Held, at, call, code_of, quiet
+from tests.warped import warped
 
 
 class Bank:
@@ -423,3 +424,151 @@ async def test_the_task_of_a_call_is_named_after_its_session_and_its_call() -> N
     await executor.run_all([call("look", "c-8"), call("look", "c-9")], at("s-9"))
 
     assert names == ["handrail:s-9:c-7", "handrail:s-9:c-8", "handrail:s-9:c-9"]
+
+
+async def test_a_call_that_joins_another_one_holds_up_nobody() -> None:
+    held = Held()
+
+    @tool(key="invoice")
+    async def pay(invoice: str) -> str:
+        """Pay."""
+        return await held()
+
+    @tool
+    async def note() -> str:
+        """Note."""
+        return "noted"
+
+    executor = Executor([pay, note], policy=ALLOWED, limits=Limits(max_concurrent_per_session=1))
+    first = asyncio.create_task(executor.run(call("pay", "c-1", invoice="R-1"), at("s-1", customer_id="ann")))
+    await held.begun.wait()
+    second = asyncio.create_task(executor.run(call("pay", "c-2", invoice="R-1"), at("s-2", customer_id="ann")))
+    await quiet()
+
+    noted = await asyncio.wait_for(executor.run(call("note", "c-3"), at("s-2", customer_id="ann")), 30)
+    assert (noted.output, second.done()) == ("noted", False)
+    held.go.set()
+    assert [(one.output, one.origin) for one in await asyncio.gather(first, second)] == [
+        ("done", "run"),
+        ("done", "joined"),
+    ]
+
+
+async def test_who_is_asked_again_reads_with_which_other_arguments_it_was_done() -> None:
+    @tool(key="invoice")
+    async def pay(invoice: str, amount: int) -> str:
+        """Pay."""
+        return "paid"
+
+    executor = Executor([pay], policy=ALLOWED)
+    await executor.run(call("pay", "c-1", invoice="R-1", amount=77), at(customer_id="ann"))
+    same = await executor.run(call("pay", "c-2", invoice="R-1", amount=77), at(turn=2, customer_id="ann"))
+    other = await executor.run(call("pay", "c-3", invoice="R-1", amount=5), at(turn=2, customer_id="ann"))
+
+    assert [code_of(one) for one in (same, other)] == ["approval_required", "approval_required"]
+    assert "with other arguments" not in same.for_model()
+    assert "with other arguments" in other.for_model()
+    assert "77" in other.for_model()
+
+
+class SlowBook(Book):
+    """A ledger of other processes, which answers when it is told to."""
+
+    is_immediate = False
+
+    def __init__(self, slow: str) -> None:
+        super().__init__()
+        self.slow, self.reached, self.go = slow, asyncio.Event(), asyncio.Event()
+
+    async def _wait(self, what: str) -> None:
+        if what == self.slow:
+            self.reached.set()
+            await self.go.wait()
+
+    async def recall(self, **given: Any) -> Any:
+        await self._wait("recall")
+        return await super().recall(**given)
+
+    async def claim(self, entry: Any, **given: Any) -> bool:
+        await self._wait("claim")
+        return await super().claim(entry, **given)
+
+    async def settle(self, entry: Any, **given: Any) -> None:
+        await self._wait("settle")
+        await super().settle(entry, **given)
+
+
+async def pay_slowly(slow: str, runs: list[int]) -> tuple[Executor, SlowBook]:
+    @tool(on_interrupt="cancel")
+    async def pay() -> str:
+        """Pay."""
+        runs.append(1)
+        return "paid"
+
+    ledger = SlowBook(slow)
+    return Executor([pay], policy=ALLOWED, ledger=ledger, timeouts=Timeouts(overhead=60, lease=600)), ledger
+
+
+async def test_a_call_that_is_cancelled_before_it_was_looked_up_says_so() -> None:
+    runs: list[int] = []
+    executor, ledger = await pay_slowly("recall", runs)
+    running = asyncio.create_task(executor.run(call("pay"), at()))
+    await ledger.reached.wait()
+    executor.cancel("c-1", session_id="s-1")
+
+    result = await running
+    assert (code_of(result), runs) == ("cancelled", [])
+    assert "not looked up" in result.for_model()
+
+
+@warped
+async def test_a_claim_that_is_not_answered_in_time_is_taken_back_when_it_was_written_after_all() -> None:
+    runs: list[int] = []
+    executor, ledger = await pay_slowly("claim", runs)
+    result = await executor.run(call("pay"), at())
+    assert (result.ok, runs, await ledger.state()) == (False, [], None)
+
+    ledger.go.set()
+    await quiet()
+    assert await ledger.state() == "failed"
+    assert (await executor.run(call("pay", "c-2"), at())).ok
+    assert runs == [1]
+
+
+@warped
+async def test_an_outcome_that_cannot_be_written_in_time_is_written_later_and_is_not_said_to_be_recorded() -> None:
+    runs: list[int] = []
+    executor, ledger = await pay_slowly("settle", runs)
+    result = await executor.run(call("pay"), at())
+
+    assert (result.output, result.recorded, await ledger.state()) == ("paid", False, "running")
+    ledger.go.set()
+    await quiet()
+    assert await ledger.state() == "committed"
+    again = await executor.run(call("pay"), at())
+    assert (again.output, again.origin, runs) == ("paid", "replayed", [1])
+
+
+@pytest.mark.parametrize(
+    ("returned", "replayed"),
+    [
+        ((1, 2), [1, 2]),
+        ({"a": (1,)}, {"a": [1]}),
+        (1.5, 1.5),
+        (None, None),
+        (ToolResult(output={"left": 3}, error="boom"), {"left": 3}),
+        (ToolResult(error="boom"), None),
+        (ToolResult(output=None), None),
+    ],
+)
+async def test_a_result_that_is_replayed_is_what_the_first_one_was(returned: Any, replayed: Any) -> None:
+    @tool
+    async def act() -> Any:
+        """Act."""
+        return returned
+
+    executor = Executor([act], policy=ALLOWED)
+    first, again = await executor.run(call("act"), at()), await executor.run(call("act"), at())
+
+    assert (again.output, again.error) == (replayed, first.error)
+    assert first.for_model() == again.for_model()

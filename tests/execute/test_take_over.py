@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from handrail import ConfigError, Executor, Policy, Rule, ToolContext, ToolError, tool
+from handrail.core import CallStarted, CallTakenOver, DoubtResolved
 from handrail.execute import MemoryLedger, Timeouts
 from handrail.execute.ledger import Entry
-from tests.execute.helpers import ALLOWED, at, call, code_of
+from tests.execute.helpers import ALLOWED, Heard, Held, at, call, code_of
 from tests.warped import warped
 
 LEASE = 0.2
@@ -24,9 +25,9 @@ class SharedLedger(MemoryLedger):
     is_immediate, needs_lease = False, True
     is_owner_dead = True
 
-    async def settle(self, entry: Entry) -> None:
+    async def settle(self, entry: Entry, **given: Any) -> None:
         if not self.is_owner_dead:
-            await super().settle(entry)
+            await super().settle(entry, **given)
 
 
 class Bank:
@@ -271,3 +272,92 @@ async def test_an_operator_says_that_nothing_happened_once_the_owner_is_known_to
 
     assert await worker.doubts() == []
     assert (await worker.run(AGAIN, at(customer_id="ann"))).output == "paid"
+
+
+@warped
+async def test_a_takeover_is_reported_to_those_who_listen() -> None:
+    bank, heard = Bank(idempotent=True), Heard()
+    await bank.die()
+    executor = bank.start(listeners=[heard])
+    assert (await executor.run(PAYMENT, at(customer_id="ann"))).ok
+
+    [taken] = heard.of(CallTakenOver)
+    assert taken.owner == executor.owner != taken.previous_owner
+    assert len(heard.of(CallStarted)) == 1
+    assert len(bank.keys) == 2
+
+
+@warped
+async def test_a_call_that_is_taken_over_waits_for_its_turn_and_one_that_is_stopped_meanwhile_stays_a_doubt() -> None:
+    bank, held = Bank(idempotent=True, on_interrupt="cancel"), Held()
+    await bank.die()
+    hold = tool(name="hold", on_interrupt="finish_silently")(held.__call__)
+    executor = bank.start(timeouts=Timeouts(call=500, lease=LEASE, lease_grace=0.01, in_progress=20))
+    executor.replace_tools([*executor.registry, hold])
+    await asyncio.sleep(2)
+    holding = asyncio.create_task(executor.run(call("hold", "h-1"), at(customer_id="ann")))
+    await held.begun.wait()
+    waiting = asyncio.create_task(executor.run(PAYMENT, at(customer_id="ann")))
+    await asyncio.sleep(10)
+    assert not waiting.done()
+    assert executor.cancel("c-1", session_id="s-1")
+
+    assert code_of(await waiting) == "outcome_unknown"
+    assert len(bank.keys) == 1
+    held.go.set()
+    await holding
+    assert (await executor.run(PAYMENT, at(customer_id="ann"))).ok
+    assert len(bank.keys) == 2
+
+
+# What an operator finds out.
+
+
+async def test_a_doubt_is_resolved_by_somebody_and_everybody_hears_of_it() -> None:
+    bank, heard = Bank(), Heard()
+
+    @tool
+    async def lose() -> str:
+        """Lose."""
+        raise ConnectionError("lost")
+
+    executor = Executor([lose], policy=ALLOWED, listeners=[heard])
+    about: dict[str, Any] = {"session_id": "s-1", "call_id": "c-1", "happened": True}
+    with pytest.raises(ConfigError, match="there is no call 'c-1'"):
+        await executor.resolve(**about, who="bo")
+    await executor.run(call("lose"), at(tenant_id="t"))
+    with pytest.raises(ConfigError, match="who must name the person"):
+        await executor.resolve(**about, who="")
+    result = await executor.resolve(**about, who="bo", reason="saw it")
+
+    assert result.ok
+    assert "bo: saw it" in result.for_model()
+    [event] = heard.of(DoubtResolved)
+    assert (event.call_id, event.tenant_id, event.happened, event.who, event.reason) == (
+        "c-1",
+        "t",
+        True,
+        "bo",
+        "saw it",
+    )
+    with pytest.raises(ConfigError, match="is not in doubt: it is committed"):
+        await executor.resolve(**about, who="bo")
+    assert bank.keys == []
+
+
+async def test_a_doubt_that_is_settled_while_it_is_resolved_stays_as_it_was_settled() -> None:
+    class Quick(MemoryLedger):
+        async def resolve(self, entry: Entry, **given: Any) -> bool:
+            return False
+
+    @tool
+    async def lose() -> str:
+        """Lose."""
+        raise ConnectionError("lost")
+
+    heard = Heard()
+    executor = Executor([lose], policy=ALLOWED, ledger=Quick(), listeners=[heard])
+    await executor.run(call("lose"), at())
+    with pytest.raises(ConfigError, match="was settled meanwhile"):
+        await executor.resolve(session_id="s-1", call_id="c-1", happened=True, who="bo")
+    assert heard.of(DoubtResolved) == []

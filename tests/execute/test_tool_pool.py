@@ -147,9 +147,9 @@ async def test_the_end_of_a_session_forgets_its_long_outputs() -> None:
 
 
 class Written(Book):
-    """A ledger that outlives the process."""
+    """A ledger that other processes see, too."""
 
-    is_written = True
+    is_written = needs_lease = True
 
 
 async def test_a_tool_without_a_customer_is_warned_about_once(caplog: pytest.LogCaptureFixture) -> None:
