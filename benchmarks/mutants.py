@@ -39,7 +39,7 @@ MACHINE = ("machine", "confirmation", "speech", "tool_calls", "transfer")
 PARTS = {
     "execute": (["execute"], ["tests/execute", "tests/durable"]),
     "authorize": (["authorize"], ["tests/authorize"]),
-    "store": (["store"], ["tests/store", "tests/durable"]),
+    "store": (["store"], ["tests/store", "tests/durable", "tests/chat/test_session_store.py"]),
     "guide": (["guide/verdicts.py", "guide/confirmation.py", "guide/claims.py"], ["tests/guide"]),
     "phone": ([f"phone/{name}.py" for name in MACHINE], ["tests/phone"]),
 }
