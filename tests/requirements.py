@@ -434,6 +434,7 @@ DURABLE = (
     R("DU-10", "durable", "A `Doubt` names the worker that had the call; the audit and `handrail why` name each takeover with both owners, and how often it was taken."),
     R("DU-11", "durable", "`handrail worker module:executor --store URL` works for a function of the store, and for an executor that was built with a URL or in memory; another store of its own is a clear error."),
     R("DU-12", "durable", "Progress and events of a durable call reach the listeners of the process that submitted it, where the store can notify; at most once, redacted, and counted by nobody twice."),
+    R("DU-13", "durable", "A worker that was frozen between any two steps of a call (taken, claimed, before its handler, after it, before its outcome is written) does nothing twice when it is thawed."),
 )
 
 # fmt: on

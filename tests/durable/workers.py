@@ -12,11 +12,43 @@ from handrail import Executor, Policy, Rule, ToolCall, ToolContext, tool
 from handrail.execute import Timeouts
 from handrail.execute.worker import Worker
 from handrail.store import SqlStore, open_store
+from handrail.store.ledger import SqlLedger
+from handrail.store.work import SqlWork
 from tests.durable.engines import open_delivery
 
 ROOT = Path(__file__).parents[2]
 LEASE = 0.6
 TIMEOUTS = Timeouts(call=2.0, lease=LEASE, lease_grace=0.2, repeat_window=60)
+
+
+def freeze_at(stage: str) -> None:
+    """Stop this process, once, between two steps of the call that it runs: `taken`, `claimed` or `settling`."""
+    part, name, is_before = {
+        "taken": (SqlWork, "take_many", False),
+        "claimed": (SqlLedger, "claim", False),
+        "settling": (SqlLedger, "settle", True),
+    }[stage]
+    step = getattr(part, name)
+
+    async def stop(*arguments: Any, **options: Any) -> Any:
+        nonlocal is_frozen
+        if is_before and not is_frozen:
+            is_frozen = True
+            freeze_here()
+        result = await step(*arguments, **options)
+        if result and not is_frozen:
+            is_frozen = True
+            freeze_here()
+        return result
+
+    is_frozen = False
+    setattr(part, name, stop)
+
+
+def freeze_here() -> None:
+    """Stop all threads of this process, until somebody thaws it."""
+    print("frozen", flush=True)
+    os.kill(os.getpid(), signal.SIGSTOP)
 
 
 class Effects:
@@ -89,6 +121,8 @@ CONTEXT = ToolContext[Any](session_id="s-1", customer_id="ann", turn=1)
 async def work(url: str, path: str, how: str, mode: str, engine: str) -> None:
     """Run a worker until it is told to drain, or run one call here."""
     async with open_delivery(engine) as delivery, open_store(url, audit_interval=0.05, delivery=delivery) as store:
+        if how.startswith("at-"):
+            freeze_at(how.removeprefix("at-"))
         executor = build_executor(store, Effects(path), how)
         if mode != "worker":
             name, invoice = mode.split(":")

@@ -50,6 +50,10 @@ _MAX_ROUNDS: Final = 20
 """How often a call looks into the ledger again because another call was faster."""
 
 
+_MAX_CONFIRMATIONS: Final = 3
+"""How often a call confirms that it is still this executor's, if each time takes longer than a lease."""
+
+
 class EffectRunner:
     """Runs consequential calls. The ledger decides what runs; each handler runs at most once."""
 
@@ -581,6 +585,12 @@ class EffectRunner:
         if started is not None:
             self._events.emit(started)
         if self._needs_lease:
+            if time.time() >= entry.lease_until:  # The process was frozen, or the ledger took long.
+                confirmed = await self._confirm(effect, entry)
+                if confirmed is None:
+                    log.warning("%s does not run here: another worker has taken it over", effect.tool.name)
+                    return failure_results.unsettled(effect.tool.name, is_running=True)
+                entry = confirmed
             self._settlement.leases.hold(entry)
         if compiled.tool.takes_context:
             context = self._handlers.build_context(effect.actual.call, context, entry.idempotency_key)
@@ -617,6 +627,20 @@ class EffectRunner:
         if effect.stored is not None and is_recorded and outcome.happened != "unknown":
             effect.stored.is_ended = True
         return outcome.result if is_recorded else structs.replace(outcome.result, recorded=False)
+
+    async def _confirm(self, effect: EffectCall, entry: Entry) -> Entry | None:
+        """The entry of a call whose lease was over before its handler began, if it is still this executor's."""
+        try:
+            for _ in range(_MAX_CONFIRMATIONS):
+                confirmed = await self._takeover.confirm(effect, entry, TimeBudget(self._overhead_timeout))
+                if confirmed is None or time.time() < confirmed.lease_until:
+                    return confirmed
+                entry = confirmed
+        except Exception:
+            log.exception("the ledger cannot be read")
+        result = failure_results.unavailable(effect.tool.name)  # Nothing was begun.
+        await self._settlement.undo_claim(entry, None, result)
+        raise Refusal(result, effect.decision)
 
     async def _restore_approval(self, approval: Approval) -> None:
         """The call was cancelled between its claim and its handler: its approval can be used again."""

@@ -56,11 +56,9 @@ class EventBus:
                 del self._by_session[session_id]
             self.has_listeners = bool(self.listeners or self._by_session)
 
-    def emit(self, event: Event) -> None:
-        """Hand an event to all listeners, and to those of its session."""
-        self._emit(event, self.listeners)
-
-    def _emit(self, event: Event, listeners: tuple[Listener, ...]) -> None:
+    def emit(self, event: Event, *, to: tuple[Listener, ...] | None = None) -> None:
+        """Hand an event to all listeners, or to some of them, and to those of its session."""
+        listeners = self.listeners if to is None else to
         if self._by_session:
             listeners += self._by_session.get(event.session_id, ())
         for listener in listeners:
@@ -77,7 +75,7 @@ class EventBus:
 
     def emit_to_others(self, event: Event) -> None:
         """Hand an event to all listeners but the audit, which has it from where it happened."""
-        self._emit(event, tuple(listener for listener in self.listeners if listener is not self._audit))
+        self.emit(event, to=tuple(listener for listener in self.listeners if listener is not self._audit))
 
     def emit_accepted(self, call: ToolCall, context: ToolContext[Any]) -> None:
         """A call was accepted, and may have to wait."""

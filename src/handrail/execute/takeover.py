@@ -10,6 +10,7 @@ from handrail.authorize.identity import CallDigests
 from handrail.core import failure_results
 from handrail.core.events import CallStarted
 from handrail.core.log import log
+from handrail.core.time_budget import TimeBudget
 from handrail.core.values import ToolResult
 from handrail.execute.ledger import Entry, Ledger
 from handrail.execute.recall import CallRecall
@@ -81,6 +82,22 @@ class Takeover:
         except Exception as error:  # The tool is not what it was.
             log.exception("%s could not be taken over", effect.tool.name)
             raise Refusal(unknown, effect.decision) from error
+
+    async def confirm(self, effect: EffectCall, entry: Entry, budget: TimeBudget) -> Entry | None:
+        """The entry of a call of this executor that has not begun, with a new lease; None if another worker has it.
+
+        Its lease is over: whoever found it so may have taken it over, and run it.
+        """
+        known = (await budget.run(self._ledger.recall(session_id=entry.session_id, call_id=entry.call_id))).by_id
+        if known is None or (known.owner, known.state) != (self._owner, "running"):
+            return None
+        run_until, lease_until = self._settlement.leases.begin(time.time(), effect.compiled.max_duration)
+        if known.lease_until > (known.read_at or time.time()):  # By the clock of the ledger: the one here has jumped.
+            return structs.replace(entry, lease_until=lease_until)
+        taking = self._ledger.take_over(known, owner=self._owner, lease_until=lease_until, run_until=run_until)
+        if await budget.run(taking) is None:
+            return None
+        return structs.replace(entry, lease_until=lease_until, run_until=run_until)
 
     async def take(self, effect: EffectCall, entry: Entry, started: CallStarted | None) -> Entry | None:
         """Make this executor the owner of an entry; None if another worker was faster."""
