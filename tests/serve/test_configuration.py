@@ -121,6 +121,11 @@ async def test_a_changed_definition_is_held_and_the_pages_say_so(tmp_path: Path)
         page = await ann.read("/decide")
         assert "shop: the tool refund is changed and is held until somebody accepts it" in page
         assert '- "description": "Give a little money back."' in page
+        assert "Held, its definition is changed: shop__refund" in await ann.read("/tools")
+        own = await ann.read("/tools/shop__refund")
+        assert "It is held until somebody accepts it: handrail mcp accept" in own
+        assert own.count('- "description": "Give a little money back."') == 2
+        assert "What differs" not in (await ann.get("/tools/shop__find_order")).text.partition("<h1>")[2]
 
 
 @pytest.mark.proves("GW-10")

@@ -1,7 +1,7 @@
 """`build_app`: the gateway and its console as an ASGI app."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final
 
@@ -31,6 +31,7 @@ from handrail.serve.tenant_pools import TenantPools
 from handrail.serve.tool_pages import ToolPages
 from handrail.sources.mcp.endpoint import McpRequest
 from handrail.sources.mcp.server import import_with_sdk
+from handrail.sources.pins import PinDifference
 from handrail.store import SqlStore
 from handrail.tenants.builder import ToolBuilder
 from handrail.tenants.directory import Tenants
@@ -59,6 +60,7 @@ def build_app(
     url: str = "",
     title: str = "Handrail",
     notices: Callable[[], list[str]] | None = None,
+    held: Callable[[], Mapping[str, PinDifference]] | None = None,
     tenants: Tenants | None = None,
     tools: ToolBuilder | None = None,
     trust: TenantTrust | None = None,
@@ -83,6 +85,7 @@ def build_app(
         url: Where people reach the console: results name it.
         title: The name on the pages.
         notices: Returns what is shown on every page, of each the first line, and the others on request.
+        held: Returns the tools whose definition somebody has to accept first, by name: their pages show what differs.
         tenants: The configurations of tenants, such as `store.tenants`: a call with a tenant's key has the tools of the
             executor and those that `tools` builds from its configuration, under the rules of both.
         tools: Builds the tools of a tenant.
@@ -149,7 +152,7 @@ def build_app(
             Route("/mcp", _AtRoot(McpGate(endpoint, access))),
             Mount("/static", static),
             *console.build_routes(),
-            *ToolPages(console, service).build_routes(),
+            *ToolPages(console, service, held=held or dict).build_routes(),
             *ChatPages(console, service, conversations).build_routes(),
         ],
         middleware=[Middleware(_SecurityHeaders), Middleware(_ApiMount, api=api)],

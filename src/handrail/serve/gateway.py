@@ -21,6 +21,7 @@ from handrail.serve.app import build_app
 from handrail.serve.config import GatewayConfig, load_gateway_config
 from handrail.serve.notify import Notifier
 from handrail.sources.connection import Sources, connect
+from handrail.sources.pins import PinDifference
 from handrail.store import SqlStore, open_store
 
 _POLICY_SECONDS: Final = 1.0
@@ -77,6 +78,7 @@ async def open_configured_gateway(
             approval_wait=config.approval_wait,
             url=url,
             notices=lambda: [*watch.list_problems(), *list_source_problems(sources)],
+            held=lambda: find_held_tools(sources),
             tenants=store.tenants,
             registry=metrics[0].registry if metrics else None,
             worker=worker,
@@ -160,3 +162,12 @@ def list_source_problems(sources: Sources) -> list[str]:
             for difference in status.differences
         )
     return found
+
+
+def find_held_tools(sources: Sources) -> dict[str, PinDifference]:
+    """The tools that are not served until somebody accepts them, by the name that they would have."""
+    return {
+        f"{name}__{difference.tool.replace(':', '_')}": difference
+        for name, status in sources.status.items()
+        for difference in status.differences
+    }

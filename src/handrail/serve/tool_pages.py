@@ -1,6 +1,6 @@
 """Pages about what there is rather than what happened: tools and their health, rules tried on the past, sessions."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from msgspec import Struct
@@ -18,6 +18,7 @@ from handrail.serve.api.service import Service, clean
 from handrail.serve.api.tools import RENDERERS
 from handrail.serve.console import Console
 from handrail.serve.policy_replay import replay_policy
+from handrail.sources.pins import PinDifference
 from handrail.store.audit_rows import AuditRow
 
 _HEALTH_ROWS: Final = 2_000
@@ -68,8 +69,9 @@ _NOT_THE_TOOL: Final = frozenset(
 class ToolPages:
     """The pages of tools, of rules to try, and of sessions."""
 
-    def __init__(self, console: Console, service: Service) -> None:
+    def __init__(self, console: Console, service: Service, *, held: Callable[[], Mapping[str, PinDifference]]) -> None:
         self._console = console
+        self._held = held
         self._service = service
         self._store = service.store
 
@@ -91,12 +93,17 @@ class ToolPages:
         executor = await self._service.get_executor(session.key)
         health = measure_health(await self._read_finished(session, limit=_HEALTH_ROWS))
         tools = [(tool, health.get(tool.name, ToolHealth())) for tool in sorted(executor.registry, key=_get_name)]
-        return self._console.show(request, session, "tools.html", tools=tools, problems=self._list_problems(session))
+        return self._console.show(
+            request, session, "tools.html", tools=tools, held=self._held(), problems=self._list_problems(session)
+        )
 
     async def _tool(self, request: Request, session: BrowserSession) -> Response:
         executor = await self._service.get_executor(session.key)
         name = clean(request.path_params["name"])
+        difference = self._held().get(name)
         if name not in executor.registry:
+            if difference is not None:
+                return self._console.show(request, session, "held.html", name=name, difference=difference)
             return self._console.message(request, session, 404, "There is no such tool.")
         tool = executor.registry.get(name)
         rows = await self._read_finished(session, limit=_HEALTH_ROWS, tool=name)
@@ -113,6 +120,7 @@ class ToolPages:
             breaker=breakers[-1].reason if breakers else "closed",
             rules=[rule for rule in executor.policy.rules if rule.selects(tool)],
             definitions=definitions,
+            difference=difference,
         )
 
     def _render(self, executor: Executor, tool: Tool[..., Any], method: str) -> tuple[Any, list[str]]:
