@@ -20,7 +20,7 @@ from handrail.core.redact import Redactor
 from handrail.core.secret_patterns import MAX_PIECE
 from handrail.core.text import canonical_json, compact_json
 from handrail.core.tool import Tool
-from handrail.core.values import ToolCall, ToolResult
+from handrail.core.values import Decision, ToolCall, ToolResult
 from handrail.errors import MissingExtraError, ToolError, shorten
 from handrail.monitor import genai
 from handrail.monitor.calls import OpenCalls
@@ -33,10 +33,12 @@ if TYPE_CHECKING:
 _MAX_CHARS = 200
 _MAX_DESCRIBED = 1_000
 """The most tools whose attributes are kept."""
+_MAX_DECISIONS = 256
+"""The most decisions whose attributes are kept."""
 _NANOSECONDS = 1_000_000_000
 
 
-class _OpenSpan(Struct, frozen=True, kw_only=True):
+class _OpenSpan(Struct, frozen=True):
     """A span that has not ended, and the context to restore."""
 
     span: "Span"
@@ -88,6 +90,8 @@ class Traces:
         self._turns: dict[str, Span] = {}
         self._described: dict[str, tuple[str, dict[str, Any]]] = {}
         """The name of the span of each tool, and the attributes that all its calls have."""
+        self._decisions: dict[int, tuple[Decision, dict[str, Any]]] = {}
+        """The attributes of decisions by `id`: those about read-only calls are kept, and each call has the same one."""
         self._handlers: dict[type[Event], Callable[[Any], None]] = {
             CallStarted: self._start_span,
             CallFinished: self._finish_span,
@@ -175,7 +179,7 @@ class Traces:
     def _find_parent(self, session_id: str) -> "Context":
         """The context of a session's turn, if one is running; else the current one."""
         current = self._context.get_current()
-        turn = self._turns.get(session_id)
+        turn = self._turns.get(session_id) if self._turns else None
         return current if turn is None else self._trace.set_span_in_context(turn, current)
 
     # Tool calls.
@@ -187,7 +191,7 @@ class Traces:
         span = self._build_span(event, event.call, event.at, parent, started=True)
         if event.agent_id is not None:
             span.set_attribute(genai.AGENT_ID, shorten(event.agent_id, _MAX_CHARS))
-        self._calls.put(event, _OpenSpan(span=span, parent=parent))
+        self._calls.put(event, _OpenSpan(span, parent))
         self._context.attach(self._trace.set_span_in_context(span, parent))
 
     def _finish_span(self, event: CallFinished) -> None:
@@ -196,7 +200,7 @@ class Traces:
             since = event.at - event.result.duration_ms / 1000
             parent = self._find_parent(event.session_id)
             span = self._build_span(event, event.call, since, parent, started=False)
-            open_span = _OpenSpan(span=span, parent=parent)
+            open_span = _OpenSpan(span, parent)
         try:
             if open_span.span.is_recording():  # One that is not sampled has no attributes.
                 self._describe(open_span.span, event)
@@ -249,16 +253,11 @@ class Traces:
         return described
 
     def _describe(self, span: "Span", event: CallFinished) -> None:
-        result, decision = event.result, event.decision
-        attributes: dict[str, Any] = {}
+        result = event.result
+        if event.decision is not None:
+            span.set_attributes(self._find_decision(event.decision))
         if event.slow:
-            attributes[genai.SLOW] = True
-        if decision is not None:
-            attributes[genai.DECISION] = decision.action
-            attributes[genai.RULE] = self._redactor.name(decision.rule)
-            attributes[genai.SOURCE] = self._redactor.name(decision.source)
-        if attributes:
-            span.set_attributes(attributes)
+            span.set_attribute(genai.SLOW, True)
         if result.error is not None:
             # Not the message: it is written for the model and may quote the arguments.
             code = shorten(result.error.code)
@@ -267,6 +266,20 @@ class Traces:
                 span.set_status(self._trace.Status(self._trace.StatusCode.ERROR, code))
         if self._content:
             self._add_content(span, event.call, result)
+
+    def _find_decision(self, decision: Decision) -> dict[str, Any]:
+        known = self._decisions.get(id(decision))
+        if known is None:
+            if len(self._decisions) >= _MAX_DECISIONS:
+                self._decisions.clear()
+            attributes: dict[str, Any] = {
+                genai.DECISION: decision.action,
+                genai.RULE: self._redactor.name(decision.rule),
+                genai.SOURCE: self._redactor.name(decision.source),
+            }
+            # The reference keeps the id of the object unique.
+            known = self._decisions[id(decision)] = (decision, attributes)
+        return known[1]
 
     def _add_content(self, span: "Span", call: ToolCall, result: ToolResult) -> None:
         tool = self._tools.get(call.name)
