@@ -20,7 +20,7 @@ from handrail.core.log import log
 from handrail.core.redact import Redactor
 from handrail.core.secret_patterns import MAX_PIECE
 from handrail.core.text import compact_json
-from handrail.core.time_budget import TimeBudget
+from handrail.core.time_budget import ShieldedStep, TimeBudget
 from handrail.core.values import Approval, ToolCall, ToolResult
 from handrail.errors import ToolError, must_propagate
 from handrail.execute.admission import Admission, AdmissionControl
@@ -532,9 +532,9 @@ class EffectRunner:
                 approvals=self._approvals,
                 started=started if self._is_audited else None,
             )
-        claim = None if self._is_immediate else asyncio.ensure_future(claiming)
+        claim = None if self._is_immediate else ShieldedStep(claiming)
         try:
-            return await (claiming if claim is None else effect.budget.run(asyncio.shield(claim)))
+            return await (claiming if claim is None else effect.budget.run_shielded(claim))
         except BaseException as error:
             log.exception("the ledger cannot be written")
             result = failure_results.unavailable(effect.tool.name)

@@ -366,7 +366,7 @@ class LedgerReader:
             recalling = self._ledger.recall(
                 session_id=session_id, call_id=call_id, key=arguments.key, full_key=arguments.full_key
             )
-            recalled = await (recalling if self._is_immediate else budget.run(recalling))
+            recalled = await (recalling if self._is_immediate else budget.run_step(recalling))
         except Exception as error:
             log.exception("the ledger cannot be read")
             raise Refusal(failure_results.ledger_unreadable(tool.name)) from error
@@ -383,7 +383,7 @@ class LedgerReader:
     async def get(self, ref: CallRef, budget: TimeBudget) -> Entry | None:
         """The entry of a call, if there is one. Raises what the ledger raises."""
         session_id, call_id = ref
-        return (await budget.run(self._ledger.recall(session_id=session_id, call_id=call_id))).by_id
+        return (await budget.run_step(self._ledger.recall(session_id=session_id, call_id=call_id))).by_id
 
 
 # The ledger in memory.

@@ -330,7 +330,8 @@ class RunningCalls:
         self.loop = loop
 
 
-# Tricks for speed: coroutines that are driven by hand, and tasks that start at once. Nothing else drives them so.
+# Tricks for speed: coroutines that are driven by hand, and tasks that start at once. Only `core/time_budget.py`, which
+# drives the steps of stores, has more of them.
 
 
 def take_first_step(coroutine: Coroutine[Any, Any, Any], variables: Context) -> tuple[bool, Any]:

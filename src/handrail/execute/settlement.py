@@ -4,7 +4,7 @@ import asyncio
 import inspect
 import threading
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Mapping
 from time import perf_counter
 from typing import Any, Final, TypeVar, cast
 
@@ -19,7 +19,7 @@ from handrail.core.log import log
 from handrail.core.media import limit_media
 from handrail.core.redact import Redactor, is_longer
 from handrail.core.secret_patterns import MAX_PIECE
-from handrail.core.time_budget import TimeBudget
+from handrail.core.time_budget import ShieldedStep, TimeBudget
 from handrail.core.values import Decision, ToolCall, ToolResult
 from handrail.errors import CallTakenOverError, ConfigError, must_propagate
 from handrail.execute.handlers import HandlerRunner, Outcome, outcome_of_error
@@ -263,12 +263,22 @@ class Settlement:
         """Settle the entry; if the ledger does not answer in time, go on trying after the call has its result."""
         if self._is_immediate:
             return await self.settle(entry, outcome)
-        settling = self._start_settling(entry, self.settle(entry, outcome))
+        settling = ShieldedStep(self._settle_held(entry, outcome))
         try:
-            return await budget.run(asyncio.shield(settling))
+            return await budget.run_shielded(settling)
         except TimeoutError:
             log.error("the outcome of %s is not recorded yet: the ledger does not answer", entry.tool)
             return False
+        finally:
+            if settling.rest is not None:
+                self._keep(settling.rest)
+
+    async def _settle_held(self, entry: Entry, outcome: Outcome) -> bool:
+        """Settle an entry; its lease is held until it is written."""
+        try:
+            return await self.settle(entry, outcome)
+        finally:
+            self.leases.release(entry)
 
     def settle_at_end(self, compiled: CompiledTool, entry: Entry, job: ThreadJob) -> None:
         """Settle a call that was given up when its thread ends; until then its entry stays running."""
@@ -283,7 +293,7 @@ class Settlement:
             except BaseException as error:  # an interrupt of the thread is not one of the program
                 log.error("%s ended after it was given up", entry.tool, exc_info=error)
                 outcome = Outcome(result=failure_results.outcome_unknown(entry.tool), happened="unknown")
-            self._start_settling(entry, self._settle_late(entry, outcome))
+            self._keep(asyncio.ensure_future(self._settle_late(entry, outcome)))
 
         if job.future.done() and not job.future.cancelled():  # It ended just before it was given up.
             error = job.future.exception()
@@ -291,17 +301,13 @@ class Settlement:
         else:
             job.on_late_end = settle
 
-    def _start_settling(self, entry: Entry, settle: Coroutine[Any, Any, bool]) -> "asyncio.Future[bool]":
-        """Settle in a task that outlives the call; the lease is held until it is written."""
-        settling = asyncio.ensure_future(settle)
-        settling.add_done_callback(lambda _: self.leases.release(entry))
-        self._keep(settling)
-        return settling
-
     async def _settle_late(self, entry: Entry, outcome: Outcome) -> bool:
-        return await self.settle(entry, await self.note_changes(entry, outcome))
+        try:
+            return await self.settle(entry, await self.note_changes(entry, outcome))
+        finally:
+            self.leases.release(entry)
 
-    async def undo_claim(self, entry: Entry, claim: "asyncio.Future[bool] | None", result: ToolResult) -> None:
+    async def undo_claim(self, entry: Entry, claim: ShieldedStep[bool] | None, result: ToolResult) -> None:
         """A claim failed: mark its entry as failed, in case that it was written although the answer was lost.
 
         A claim that may still be written (`claim`) is waited for after the call has its result.
@@ -309,13 +315,14 @@ class Settlement:
         if claim is None:
             await self.settle(entry, Outcome(result=result, happened="no"), retry_delays=())
         else:
-            self._keep(asyncio.ensure_future(self._undo_claim(entry, claim, result)))
+            self._keep(asyncio.ensure_future(self._undo_claim(entry, claim.rest, result)))
 
-    async def _undo_claim(self, entry: Entry, claim: "asyncio.Future[bool]", result: ToolResult) -> None:
+    async def _undo_claim(self, entry: Entry, claim: "asyncio.Task[bool] | None", result: ToolResult) -> None:
         # If that fails too, the entry becomes `unknown` when its lease is over.
-        await asyncio.wait([claim])
-        if not claim.cancelled() and claim.exception() is None and not claim.result():
-            return  # Another call was faster.
+        if claim is not None:
+            await asyncio.wait([claim])
+            if not claim.cancelled() and claim.exception() is None and not claim.result():
+                return  # Another call was faster.
         await self.settle(entry, Outcome(result=result, happened="no"))
 
     def _keep(self, task: "asyncio.Future[Any]") -> None:

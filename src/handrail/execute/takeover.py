@@ -106,7 +106,7 @@ class Takeover:
             entry, owner=self._owner, lease_until=lease_until, run_until=run_until, started=started
         )
         try:
-            taken = await effect.budget.run(taking)
+            taken = await effect.budget.run_step(taking)
         except Exception as error:
             log.exception("the ledger cannot be written")
             raise Refusal(failure_results.outcome_unknown(effect.tool.name), effect.decision) from error
