@@ -68,11 +68,13 @@ def _wrap(error: sqlite3.Error, sql: str) -> BaseException:
 class _Job:
     """A step that somebody waits for, and what became of it."""
 
-    __slots__ = ("_taken", "error", "future", "result", "step")
+    __slots__ = ("_taken", "ends", "error", "future", "result", "step")
 
-    def __init__(self, step: StoreStep[Any], future: asyncio.Future[Any]) -> None:
+    def __init__(self, step: StoreStep[Any], future: asyncio.Future[Any], ends: float) -> None:
         self.step = step
         self.future = future
+        self.ends = ends
+        """When it is too late to begin it, by the clock of the event loop."""
         self.result: Any = None
         self.error: BaseException | None = None
         self._taken = threading.Lock()
@@ -98,26 +100,33 @@ class SqliteThread:
         self._queue: SimpleQueue[list[_Job] | None] | None = None
         """What the thread has to do, None at last; None before it is started."""
         self._thread: threading.Thread | None = None
-        self.waiting = 0
-        """Steps that are not done."""
+        self._waiting: dict[_Job, None] = {}
+        """Steps that are not done, the oldest first."""
+        self._timer: asyncio.TimerHandle | None = None
+        """One for all steps: it is set again when it fires, and not for each of them."""
+
+    @property
+    def waiting(self) -> int:
+        """How many steps are not done."""
+        return len(self._waiting)
 
     async def run(self, step: StoreStep[T]) -> T:
         """Run a step in the thread. Who stops waiting before it has begun takes it back."""
         loop = asyncio.get_running_loop()
-        job = _Job(step, loop.create_future())
+        job = _Job(step, loop.create_future(), loop.time() + self._timeout)
+        self._waiting[job] = None
+        if self._timer is None:
+            self._timer = loop.call_at(job.ends, self._expire, loop)
         if not self._arriving:
             loop.call_soon(self._send)
         self._arriving.append(job)
-        self.waiting += 1
-        timer = loop.call_later(self._timeout, self._expire, job)
         try:
             return await job.future
         except asyncio.CancelledError:
             job.take()
             raise
         finally:
-            self.waiting -= 1
-            timer.cancel()
+            del self._waiting[job]
 
     def _send(self) -> None:
         jobs, self._arriving = self._arriving, []
@@ -129,10 +138,16 @@ class SqliteThread:
             self._thread.start()
         self._queue.put(jobs)
 
-    def _expire(self, job: _Job) -> None:
-        if job.take() and not job.future.done():
-            busy = f"other statements of this process kept it busy for {self._timeout:g} seconds"
-            job.future.set_exception(StoreError(f"cannot use the database {self._files.path}: {busy}."))
+    def _expire(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._timer = None
+        now = loop.time()
+        for job in self._waiting:
+            if job.ends > now:
+                self._timer = loop.call_at(job.ends, self._expire, loop)
+                break
+            if job.take() and not job.future.done():
+                busy = f"other statements of this process kept it busy for {self._timeout:g} seconds"
+                job.future.set_exception(StoreError(f"cannot use the database {self._files.path}: {busy}."))
 
     @property
     def is_gathering(self) -> bool:
@@ -149,6 +164,9 @@ class SqliteThread:
         """Let the thread end when it has done what it was given; the next step starts another."""
         queue, thread = self._queue, self._thread
         self._arriving, self._queue, self._thread = [], None, None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         if queue is not None:
             queue.put(None)
         return thread
