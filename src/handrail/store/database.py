@@ -1,8 +1,8 @@
 """Connections to SQLite and Postgres: single statements, transactions, and driver errors as `StoreError`."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -103,8 +103,9 @@ class Database:
 
     async def fetch(self, statement: Executable, values: Values | None = None) -> list[tuple[Any, ...]]:
         """Run a query; return its rows. A connection that died while idle is replaced once."""
-        await self.open()
-        with translate_errors(self.url, action="read from"):
+        if self._loop is not asyncio.get_running_loop():
+            await self.open()
+        with DriverErrors(self.url, action="read from"):
             if self._sqlite is not None:
                 return await self._sqlite.read(lambda reading: reading.fetch(statement, values))
             try:
@@ -120,8 +121,9 @@ class Database:
 
     async def write(self, statement: Executable, values: Values) -> int:
         """Run and commit one statement; return how many rows it changed."""
-        await self.open()
-        with translate_errors(self.url, action="write to"):
+        if self._loop is not asyncio.get_running_loop():
+            await self.open()
+        with DriverErrors(self.url, action="write to"):
             if self._sqlite is not None:
                 return await self._sqlite.write(lambda transaction: transaction.execute(statement, values))
             async with self._postgres.connect() as connection:
@@ -129,8 +131,9 @@ class Database:
 
     async def run(self, step: StoreStep[T]) -> T:
         """Run a step in a transaction of its own; return what it returns."""
-        await self.open()
-        with translate_errors(self.url, action="write to"):
+        if self._loop is not asyncio.get_running_loop():
+            await self.open()
+        with DriverErrors(self.url, action="write to"):
             if self._sqlite is not None:
                 return await self._sqlite.write(step)
             async with self._transactional.begin() as connection:
@@ -188,25 +191,30 @@ class LastingConnection:
         await self._engine.dispose()
 
 
-@contextmanager
-def translate_errors(url: URL, *, action: Literal["open", "read from", "write to"]) -> Generator[None]:
-    """Raise errors of the driver as `StoreError`. Constraint violations pass: callers expect them."""
-    try:
-        yield
-    except IntegrityError:
-        raise
-    except Exception as error:
-        if not _is_driver_error(error):
-            raise
+class DriverErrors:
+    """Raises errors of the driver, inside `with`, as `StoreError`. Constraint violations pass: callers expect them."""
+
+    __slots__ = ("_action", "_url")
+
+    def __init__(self, url: URL, *, action: Literal["open", "read from", "write to"]) -> None:
+        self._url = url
+        self._action = action
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if not isinstance(error, Exception) or isinstance(error, IntegrityError) or not _is_driver_error(error):
+            return
         cause: BaseException = error
         while cause.__cause__ is not None:
             cause = cause.__cause__
         # The error of a statement may quote a value; errors while opening cannot.
-        detail = f": {cause}" if action == "open" or not isinstance(error, SQLAlchemyError) else ""
+        detail = f": {cause}" if self._action == "open" or not isinstance(error, SQLAlchemyError) else ""
         if isinstance(error, DBAPIError) and error.connection_invalidated:
             detail = ": the connection was lost"
-        name = url.render_as_string(hide_password=True)
-        raise StoreError(f"cannot {action} the database {name} ({type(cause).__name__}{detail}).") from error
+        name = self._url.render_as_string(hide_password=True)
+        raise StoreError(f"cannot {self._action} the database {name} ({type(cause).__name__}{detail}).") from error
 
 
 def _is_driver_error(error: Exception) -> bool:

@@ -9,7 +9,7 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from handrail.errors import ConfigError, StoreError
-from handrail.store.database import build_engine, translate_errors
+from handrail.store.database import DriverErrors, build_engine
 from handrail.store.tables import NEWEST, read_revision
 
 _TIMEOUT: Final = 60.0
@@ -29,7 +29,7 @@ async def ensure_newest(url: URL, *, migrate: bool) -> None:
         raise StoreError(f"there is no database {url.database}.")
     engine = build_engine(url, connect_timeout=_TIMEOUT)
     try:
-        with translate_errors(url, action="open"):
+        with DriverErrors(url, action="open"):
             revision = await _wait_for_revision(engine)
             if revision == NEWEST:
                 return
