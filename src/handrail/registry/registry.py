@@ -32,9 +32,9 @@ _MAX_LISTED: Final = 20
 """Of how many tools the names are listed for a model that asks for one that is not there."""
 _MAX_COMPARED: Final = 50
 """With how many names one that is not there is compared, to suggest the one that was meant."""
-_MAX_ALIKE: Final = 20
+_MAX_ALIKE: Final = 10
 """The same where there are more: of those that have the most parts of three letters in common with it."""
-_MAX_PARTS: Final = 2_000
+_MAX_PARTS: Final = 1_000
 """How many names with a part in common are looked at, to find those that have most in common."""
 _MAX_NAME_CHARS: Final = 256
 """No tool has a longer name."""
