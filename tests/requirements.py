@@ -435,6 +435,7 @@ DURABLE = (
     R("DU-11", "durable", "`handrail worker module:executor --store URL` works for a function of the store, and for an executor that was built with a URL or in memory; another store of its own is a clear error."),
     R("DU-12", "durable", "Progress and events of a durable call reach the listeners of the process that submitted it, where the store can notify; at most once, redacted, and counted by nobody twice."),
     R("DU-13", "durable", "A worker that was frozen between any two steps of a call (taken, claimed, before its handler, after it, before its outcome is written) does nothing twice when it is thawed."),
+    R("DU-14", "durable", "A database that is away at the start, in the middle for longer than a lease, or at a commit, a clock that jumps back, and a sync handler that outlives timeout and lease lose nothing and repeat nothing."),
 )
 
 # fmt: on

@@ -1,5 +1,7 @@
 """Durable calls and what should not happen: nothing is lost, and nothing happens twice."""
 
+import asyncio
+import threading
 import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack
@@ -185,3 +187,48 @@ async def test_a_clock_that_jumps_runs_nothing_twice(
             assert (await other.wait(session_id="s-2", call_id="c-2", timeout=30)).ok
 
     assert sorted(invoice for invoice, _ in first.paid + second.paid) == ["R-1", "R-2"]
+
+
+@pytest.mark.proves("DU-14")
+async def test_a_clock_that_jumps_back_does_not_delay_what_was_queued_before(
+    open_bank: OpenBank, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bank = await open_bank()
+    executor = bank.start()
+    assert await executor.submit(PAYMENT, ANN) is None
+    now = time.time
+    monkeypatch.setattr(time, "time", lambda: now() - HOUR)
+
+    async with working(executor):
+        assert (await executor.wait(session_id="s-1", call_id="c-1", timeout=20)).ok
+
+    assert len(bank.paid) == 1
+
+
+@pytest.mark.proves("DU-14")
+async def test_a_sync_handler_that_outlives_its_timeout_and_its_lease_is_not_run_again(open_bank: OpenBank) -> None:
+    first, second = await open_bank(), await open_bank()
+    begun, go, paid = threading.Event(), threading.Event(), list[str]()
+
+    @tool(durable=True, key="invoice", idempotent=True, timeout=0.2)
+    def pay(invoice: str) -> str:
+        """Pay, for as long as the bank takes."""
+        begun.set()
+        go.wait(30)
+        paid.append(invoice)
+        return f"paid {invoice}"
+
+    timeouts = Timeouts(lease=0.2, lease_grace=0.0)
+    executor, other = (Executor([pay], policy=ALLOWED, timeouts=timeouts, **bank.stores) for bank in (first, second))
+    assert await executor.submit(PAYMENT, ANN) is None
+    async with working(executor):
+        await asyncio.to_thread(begun.wait, 20)
+        async with working(other):
+            # Four leases, and longer than its timeout: its thread runs, and its owner says so.
+            result = await other.wait(session_id="s-1", call_id="c-1", timeout=0.8)
+            assert code_of(result) in ("in_progress", "outcome_unknown")
+            go.set()
+            assert (await other.wait(session_id="s-1", call_id="c-1", timeout=20)).ok
+
+    assert paid == ["R-1"]
+    assert await executor.doubts() == []

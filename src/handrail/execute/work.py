@@ -214,6 +214,14 @@ def _keep(known: WorkItem | None, item: WorkItem) -> WorkItem:
     return structs.replace(item, attempts=known.attempts, cancelled_at=known.cancelled_at)
 
 
+_LONGEST_DELAY: Final = 60.0
+"""Seconds: no queued call waits longer. One that seems to was queued before the clock jumped back, and is due."""
+
+
+def _is_due(item: WorkItem, now: float, after: float = 0.0) -> bool:
+    return item.due_at <= now - after or (item.state == "queued" and item.due_at > now + _LONGEST_DELAY)
+
+
 _LOOK: Final = 0.005
 """Seconds between two looks at a call in memory."""
 CLOSED: Final[dict[str, Any]] = {"call": None, "sent_call": None, "owner": None, "state": "done"}
@@ -269,11 +277,9 @@ class MemoryWork:
 
     async def take(self, *, session_id: str, call_id: str, owner: str, lease: float) -> WorkItem | None:
         now, item = time.time(), self._items.get((session_id, call_id))
-        if (
-            item is None
-            or item.state == "done"
-            or (item.due_at > now and (item.state, item.owner) != ("running", owner))
-        ):
+        if item is None or item.state == "done":
+            return None
+        if not _is_due(item, now) and (item.state, item.owner) != ("running", owner):
             return None
         taken = structs.replace(
             item, state="running", owner=owner, due_at=now + lease, attempts=item.attempts + 1, read_at=now
@@ -330,7 +336,7 @@ class MemoryWork:
                 due.append(self._write(structs.replace(item, state="queued", due_at=now, queued_at=now)))
             elif item.state in ("queued", "running"):
                 is_new = item.state == "queued" and not item.attempts
-                if item.due_at <= now - (resend_after if is_new else 0):
+                if _is_due(item, now, resend_after if is_new else 0.0):
                     due.append(item)
         return sorted(due, key=lambda item: item.due_at)[:limit]
 

@@ -33,6 +33,8 @@ _ZERO: Final[Any] = literal_column("0", type_=table.c.turn.type)
 _ONE: Final[Any] = literal_column("1", type_=table.c.turn.type)
 _STATEMENT_CLOCK: Final = "extract(epoch FROM statement_timestamp())::double precision"
 """The clock of Postgres, the same for a whole statement: an index can be searched for it."""
+_LONGEST_DELAY: Final = 60
+"""Seconds: no queued call waits longer. One that seems to was queued before the clock jumped back, and is due."""
 _MAX_TENANTS: Final = 200
 """Tenants that one take looks at."""
 
@@ -69,9 +71,10 @@ class WorkStatements:
             .where(
                 or_(
                     (table.c.state == _as("queued"))
-                    & (
+                    & or_(
                         table.c.due_at
-                        <= self._clock - case((table.c.attempts == _ZERO, _seconds("resend_after")), else_=0.0)
+                        <= self._clock - case((table.c.attempts == _ZERO, _seconds("resend_after")), else_=0.0),
+                        self._is_stranded,
                     ),
                     (table.c.state == _as("running")) & (table.c.due_at <= self._clock),
                 )
@@ -97,8 +100,13 @@ class WorkStatements:
         )
         self.is_due = text(
             "SELECT 1 FROM handrail_work WHERE (state = 'queued' OR state = 'running') "
-            f"AND due_at <= {self._clock_text} LIMIT 1"
+            f"AND (due_at <= {self._clock_text} OR (state = 'queued' AND {_build_stranded(self._clock_text)})) LIMIT 1"
         )
+
+    @property
+    def _is_stranded(self) -> Any:
+        """Whether a queued call was queued before the clock jumped back."""
+        return table.c.due_at > self._clock + literal_column(str(_LONGEST_DELAY), type_=_DOUBLE)
 
     def _select(self) -> Any:
         return select(table, self._clock.label("read_at"))
@@ -186,7 +194,11 @@ class WorkStatements:
         is_own = (table.c.state == _as("running")) & (table.c.owner == bindparam("of_owner"))
         changed: Any = (
             update(table)
-            .where(*_OF_CALL, table.c.state != _as("done"), or_(table.c.due_at <= self._clock, is_own))
+            .where(
+                *_OF_CALL,
+                table.c.state != _as("done"),
+                or_(table.c.due_at <= self._clock, is_own, (table.c.state == _as("queued")) & self._is_stranded),
+            )
             .values(
                 state=_as("running"),
                 owner=bindparam("of_owner"),
@@ -244,6 +256,10 @@ def _as(word: str) -> Any:
     return literal_column(f"'{word}'", type_=table.c.state.type)
 
 
+def _build_stranded(clock: str, name: str = "due_at") -> str:
+    return f"{name} > {clock} + {_LONGEST_DELAY}"
+
+
 _TENANTS: Final = """
 WITH RECURSIVE tenants(tenant_id) AS (
     SELECT * FROM (SELECT tenant_id FROM handrail_work WHERE state = 'queued' ORDER BY tenant_id LIMIT 1) AS first
@@ -286,7 +302,8 @@ picked AS MATERIALIZED (
     FROM (SELECT * FROM slots {has_slot}) t
     CROSS JOIN LATERAL (
         SELECT w.session_id, w.call_id FROM handrail_work w
-        WHERE w.state = 'queued' AND w.tenant_id = t.tenant_id AND w.due_at <= {clock}
+        WHERE w.state = 'queued' AND w.tenant_id = t.tenant_id
+            AND (w.due_at <= {clock} OR {_build_stranded(clock, "w.due_at")})
             AND w.definition = ANY(CAST(:definitions AS text[]))
         ORDER BY w.priority DESC, w.due_at LIMIT 1 FOR UPDATE SKIP LOCKED
     ) q
@@ -318,7 +335,8 @@ def _build_sqlite_take(is_limited: bool) -> TextClause:
         f"""{_TENANTS},
 picked(id, running, tenant_id) AS MATERIALIZED (
     SELECT (SELECT w.rowid FROM handrail_work w
-            WHERE w.state = 'queued' AND w.tenant_id = t.tenant_id AND w.due_at <= :now AND w.{is_known}
+            WHERE w.state = 'queued' AND w.tenant_id = t.tenant_id AND w.{is_known}
+                AND (w.due_at <= :now OR {_build_stranded(":now", "w.due_at")})
             ORDER BY w.priority DESC, w.due_at LIMIT 1), t.running, t.tenant_id
     FROM (SELECT * FROM turns ORDER BY {_TURN} LIMIT {_MAX_TENANTS}) t WHERE 1 = 1 {has_slot}
 ),
