@@ -182,7 +182,9 @@ def _is_name(node: ast.AST, name: str) -> bool:
 
 
 def _is_for_logs(node: ast.AST) -> bool:
-    """Whether nothing but a line in the log depends on it."""
+    """Whether nothing but a line in the log depends on it: the line itself, and what only guards such lines."""
+    if isinstance(node, ast.Expr):
+        return _is_untold(node)
     return isinstance(node, ast.If) and not node.orelse and all(map(_is_untold, node.body))
 
 

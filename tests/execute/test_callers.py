@@ -350,3 +350,60 @@ class Later:
     async def hang(self) -> str:
         """Hang."""
         return await self.slow()
+
+
+async def test_calls_start_in_their_order_however_long_a_hook_takes_about_each() -> None:
+    ran: list[int] = []
+
+    class Slow:
+        async def before(self, call: Any, tool: Any, context: Any) -> None:
+            for _ in range(20 if call.id == "c-1" else 1):
+                await asyncio.sleep(0)
+
+    @tool
+    async def act(n: int) -> int:
+        """Act."""
+        ran.append(n)
+        return n
+
+    executor = Executor([act], policy=ALLOWED, hooks=[Slow()])
+    results = await executor.run_all([call("act", f"c-{n}", n=n) for n in (1, 2, 3)], at())
+
+    assert ([one.output for one in results], ran) == ([1, 2, 3], [1, 2, 3])
+
+
+@pytest.mark.parametrize("is_fast", [True, False])
+async def test_a_task_that_outlives_the_read_that_started_it_waits_as_any_other_call_does(is_fast: bool) -> None:
+    held, later, tasks, ran = Held(), asyncio.Event(), list[Any](), list[str]()
+
+    async def act_later(context: Any) -> None:
+        await later.wait()
+        await executor.run(call("act", "c-3"), context)
+
+    @tool(read_only=True, concurrency_safe=True, cache_for=None if is_fast else 60)
+    async def look(context: ToolContext[Any]) -> str:
+        """Look."""
+        tasks.append(asyncio.create_task(act_later(context)))
+        return "seen"
+
+    @tool
+    async def act() -> str:
+        """Act."""
+        ran.append("act")
+        return "done"
+
+    @tool
+    async def hold() -> str:
+        """Hold."""
+        return await held()
+
+    executor = Executor([look, act, hold], policy=ALLOWED)
+    assert (await executor.run(call("look", "c-1"), at())).ok
+    holding = asyncio.create_task(executor.run(call("hold", "c-2"), at()))
+    await held.begun.wait()
+    later.set()
+    await quiet()
+    assert ran == []
+    held.go.set()
+    await asyncio.gather(holding, *tasks)
+    assert ran == ["act"]

@@ -234,3 +234,12 @@ async def test_the_model_may_try_again_to_read_on(wrong: dict[str, int]) -> None
 
     assert refused.error is not None
     assert (refused.error.code, refused.error.retryable) == ("invalid_arguments", True)
+
+
+@pytest.mark.parametrize(
+    ("value", "fits"), [("x" * 10, True), ("x" * 11, False), ([1, 2, 3, 44], True), ([1, 2, 3, 444], False)]
+)
+def test_an_output_of_exactly_the_limit_is_left_as_it_is(value: Any, fits: bool) -> None:
+    limited, length = OutputLimiter().limit(value, max_chars=10, session_id="s-1")
+
+    assert ((limited, length) == (value, 10)) is fits
