@@ -10,7 +10,7 @@ from handrail import ConfigError, Control, Executor, Policy, Provenance, Rule, T
 from handrail.authorize import origins
 from handrail.authorize.conditions import Condition
 from handrail.authorize.sources import find_missing_field
-from handrail.core.provenance import SourceTool
+from handrail.core.value_records import SourceTool
 from tests.execute.helpers import at
 
 SEARCH = SourceTool("search_contacts", "local")

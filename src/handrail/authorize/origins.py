@@ -10,8 +10,9 @@ from handrail.authorize.argument_paths import ABSENT, PathSteps, is_missing, loo
 from handrail.authorize.schema_paths import DeclaredArguments
 from handrail.core.context import ToolContext
 from handrail.core.exact_words import ExactNumber, list_leaves, to_number
-from handrail.core.provenance import Provenance, ValueRecord, ValueSource
+from handrail.core.provenance import Provenance
 from handrail.core.text import escape_invisible
+from handrail.core.value_records import ValueRecord, ValueSource
 from handrail.errors import shorten
 
 _MAX_DEPTH: Final = 60
