@@ -46,7 +46,6 @@ class CallMachine:
         self._numbers = 0
         self._caller_items: deque[str] = deque(maxlen=32)
         """What the caller has begun to say, the newest last."""
-        self._consecutive = 0
         self._is_choice_forced = self.options.is_tool_choice_forced
         self._out: list[Command] = []
         self._do = self._out.append
@@ -289,7 +288,6 @@ class CallMachine:
         state = self.calls.add(call)
         if state is None:
             return
-        self._consecutive += 1
         if len(self.calls) > self.options.max_tool_calls:
             self._refuse(state, "rate_limited", "calls.too_many")
             self._do(s.Note(name="tool_calls_exhausted", severity="warning", fields={"call_id": call.id}))
@@ -338,7 +336,7 @@ class CallMachine:
         self._slot.start_caller()
         self._limits.touch()
         self.turn += 1
-        self._consecutive = 0
+        self.calls.consecutive = 0
         self._filler.reset()
         self.confirmations.answer(signal.item_id)
         self._speeches.drop_for_caller()
@@ -587,7 +585,7 @@ class CallMachine:
         if speech is not None:
             is_reply = speech.purpose == "reply"
             self._numbers += 1
-            may_call = is_reply and self._consecutive < self.options.max_consecutive_calls
+            may_call = is_reply and self.calls.consecutive < self.options.max_consecutive_calls
             self._slot.request(f"response_{self._numbers}", speech, allow_tools=may_call)
             self.calls.reserve(speech.covers)
             if is_reply:

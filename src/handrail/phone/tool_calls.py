@@ -76,6 +76,8 @@ class ToolCalls:
         self.is_batch_late = False
         """Whether results no longer wait for those of the calls that were made with them."""
         self.never_spoken: list[str] = []
+        self.consecutive = 0
+        """How many were made since the caller spoke; with `max_consecutive_calls` of them, the agent has to speak."""
 
     def __len__(self) -> int:
         return len(self._calls)
@@ -124,6 +126,7 @@ class ToolCalls:
             reason = "other_arguments" if not same else "already_pending" if known.is_running else "already_executed"
             self._do(s.IgnoreCall(call=call, reason=reason))
             return None
+        self.consecutive += 1
         state = self._calls[call.id] = ToolCallState(call=call, batch=call.response_id)
         return state
 

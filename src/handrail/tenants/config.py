@@ -4,8 +4,8 @@ import hashlib
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeVar
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
@@ -18,26 +18,20 @@ from pydantic import (
     model_validator,
 )
 
-# Named as attributes, so that the sources are loaded with the first tenant that has one.
-import handrail.sources
 from handrail.authorize.policy import Rule
 from handrail.authorize.policy_file import read_rules
-from handrail.core.context import ToolContext
-from handrail.core.secrets import Secrets, resolve_reference
+from handrail.core.secrets import Secrets
 from handrail.core.tool import check_name
 from handrail.errors import ConfigError, ToolDefinitionError
 from handrail.guide.values import Guideline
 from handrail.tenants.audio import Audio, Transcription
 from handrail.tenants.guidelines import TenantGuideline
-from handrail.tenants.opening_hours import OpeningHours, Timezone
-from handrail.tenants.section import Section
+from handrail.tenants.opening_hours import OpeningHours, OutOfHours, Timezone
+from handrail.tenants.section import Id, Section, Text
+from handrail.tenants.source_config import McpServerConfig, OpenApiConfig
 from handrail.tenants.targets import normalise_number, normalise_target
 from handrail.tenants.texts import Texts
 
-_ID: Final = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}"
-
-Id = Annotated[str, Field(pattern=rf"^{_ID}$")]
-Text = Annotated[str, Field(max_length=20_000)]
 Label = Annotated[str, Field(max_length=200)]
 
 
@@ -154,107 +148,6 @@ class TenantLimits(Section):
     """Seconds that one tool call may take."""
     max_output_chars: Annotated[int, Field(ge=100)] | None = None
     """Characters of one output; what is longer is cut, and the tool `read_more` gives the rest."""
-
-
-class McpServerConfig(Section):
-    """An MCP server whose tools the agent may use; see `handrail.sources.McpServer`."""
-
-    name: Id
-    url: str | None = None
-    command: tuple[str, ...] = ()
-    env: dict[str, str] = Field(default_factory=dict, repr=False)
-    """Environment variables of the command; a value may be a reference, as in `bearer`."""
-    bearer: str | None = Field(default=None, repr=False)
-    """A reference: `secret:name` for one of the tenant's secrets, `env:NAME` or `file:/path`."""
-    headers: dict[str, str] = Field(default_factory=dict, repr=False)
-    """HTTP headers; a value may be a reference, as in `bearer`."""
-    trusted: bool = False
-    """Whether what the server says of its tools counts; otherwise each may change something, and needs an approval."""
-    include: tuple[str, ...] | None = None
-    """Only these tools, by names or globs."""
-    exclude: tuple[str, ...] = ()
-    connect_timeout: Annotated[float, Field(gt=0, le=30)] = 5.0
-    """Seconds that the server has to answer while a call rings; without it the call is taken without its tools."""
-
-    @model_validator(mode="after")
-    def _check(self) -> "McpServerConfig":
-        if (self.url is None) == (not self.command):
-            raise ValueError("must have either url or command")
-        return _check_source(self)
-
-    def to_source(self, secrets: Mapping[str, str]) -> "handrail.sources.McpServer":
-        """The server, with the tenant's secrets in its headers."""
-
-        def resolve_headers(_: ToolContext[Any] | None) -> dict[str, str]:
-            return {name: _resolve(value, name=name, secrets=secrets) for name, value in self.headers.items()}
-
-        return handrail.sources.McpServer(
-            self.name,
-            url=self.url,
-            command=list(self.command) or None,
-            env=self.env,
-            bearer=self.bearer,
-            headers=resolve_headers if self.headers else {},
-            trusted=self.trusted,
-            include=self.include,
-            exclude=self.exclude,
-            connect_timeout=self.connect_timeout,
-        )
-
-
-class OpenApiConfig(Section):
-    """An OpenAPI document whose operations the agent may use; see `handrail.sources.OpenApi`."""
-
-    name: Id
-    url: str | None = None
-    path: str | None = None
-    base_url: str | None = None
-    bearer: str | None = Field(default=None, repr=False)
-    """A reference: `secret:name` for one of the tenant's secrets, `env:NAME` or `file:/path`."""
-    basic: str | None = Field(default=None, repr=False)
-    """A reference to `user:password`."""
-    api_key: str | dict[str, str] | None = Field(default=None, repr=False)
-    """A reference, or one for each security scheme of the document."""
-    include: tuple[str, ...] | None = None
-    exclude: tuple[str, ...] | None = None
-    allow_private: bool = False
-    """Whether the API may be in a private network."""
-
-    @model_validator(mode="after")
-    def _check(self) -> "OpenApiConfig":
-        if (self.url is None) == (self.path is None):
-            raise ValueError("must have either url or path")
-        if self.url is not None and not self.url.lower().startswith(("http://", "https://")):
-            raise ValueError("url must be an http or https URL; a file is named by path")
-        return _check_source(self)
-
-    def to_source(self, secrets: Mapping[str, str]) -> "handrail.sources.OpenApi":
-        """The document; its credentials are fetched for each request, with the secrets of the call."""
-        return handrail.sources.OpenApi(
-            self.url or self.path or "",
-            name=self.name,
-            base_url=self.base_url,
-            bearer=self.bearer,
-            basic=self.basic,
-            api_key=self.api_key,
-            include=self.include,
-            exclude=self.exclude,
-            allow_private=self.allow_private,
-        )
-
-
-SourceT = TypeVar("SourceT", McpServerConfig, OpenApiConfig)
-
-
-class OutOfHours(Section):
-    """What is different outside the tenant's `opening_hours`."""
-
-    greeting: Annotated[str, Field(max_length=2_000)] | None = None
-    """The first words in place of `greeting`."""
-    instructions: Text = ""
-    """Added to `instructions`: what the agent can offer now, and the way out."""
-    exclude: tuple[str, ...] = ()
-    """Tools that such a call does not have, by name."""
 
 
 class Fillers(Section):
@@ -447,20 +340,6 @@ class TenantConfig(BaseModel):
 def replace_label(phrase: str, label: str) -> str:
     """A tenant's phrase with `{{label}}` replaced."""
     return re.sub(r"\{\{\s*label\s*\}\}", lambda _: label, phrase)
-
-
-def _check_source(config: SourceT) -> SourceT:
-    try:
-        config.to_source({})
-    except ConfigError as error:
-        raise ValueError(error.message) from error
-    return config
-
-
-def _resolve(value: str, *, name: str, secrets: Mapping[str, str]) -> str:
-    if not value.startswith(("secret:", "env:", "file:")):
-        return value
-    return resolve_reference(value, name=f"the header {name}", secrets=secrets)
 
 
 def _refuse_twice(ids: Iterable[str]) -> None:

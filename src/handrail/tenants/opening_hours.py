@@ -1,11 +1,13 @@
-"""When somebody can be reached."""
+"""When somebody can be reached, and what is different in a phone call outside these hours."""
 
 import re
 from datetime import date, datetime, time
 from typing import Annotated, Any, Final, Self, cast
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+
+from handrail.tenants.section import Section, Text
 
 WEEKDAYS: Final = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 _SPAN: Final = re.compile(r"([0-2][0-9]:[0-5][0-9])-([0-2][0-9]:[0-5][0-9])")
@@ -79,3 +81,14 @@ class OpeningHours(BaseModel):
     def always(cls) -> Self:
         """Every hour of every day."""
         return cls(**dict.fromkeys(WEEKDAYS, ("00:00-24:00",)))  # pyright: ignore[reportArgumentType]
+
+
+class OutOfHours(Section):
+    """What is different outside the tenant's `opening_hours`."""
+
+    greeting: Annotated[str, Field(max_length=2_000)] | None = None
+    """The first words in place of `greeting`."""
+    instructions: Text = ""
+    """Added to `instructions`: what the agent can offer now, and the way out."""
+    exclude: tuple[str, ...] = ()
+    """Tools that such a call does not have, by name."""

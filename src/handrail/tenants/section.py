@@ -1,6 +1,13 @@
 """The parts that a tenant's configuration is made of."""
 
-from pydantic import BaseModel, ConfigDict
+from typing import Annotated, Final
+
+from pydantic import BaseModel, ConfigDict, Field
+
+_ID: Final = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}"
+
+Id = Annotated[str, Field(pattern=rf"^{_ID}$")]
+Text = Annotated[str, Field(max_length=20_000)]
 
 
 class Section(BaseModel):

@@ -6,7 +6,8 @@ from handrail.core.log import log
 from handrail.core.secrets import Secrets
 from handrail.errors import ConfigError
 from handrail.sources.connection import Sources
-from handrail.tenants.config import McpServerConfig, OpenApiConfig, TenantConfig
+from handrail.tenants.config import TenantConfig
+from handrail.tenants.source_config import McpServerConfig, OpenApiConfig
 from handrail.tenants.trust import TenantTrust
 
 
