@@ -24,7 +24,7 @@ from handrail import (
     tool,
 )
 from handrail.authorize import MemoryApprovals
-from handrail.core import CallFinished, CallQueued
+from handrail.core import CallFinished, CallQueued, failure_results
 from handrail.execute import Limits, MemoryLedger, Timeouts
 from handrail.execute.work import MemoryWork, WorkItem, build_work_id, parse_work_id
 from handrail.execute.worker import Worker
@@ -373,6 +373,34 @@ async def test_a_doubt_waits_for_an_operator(bank: Bank) -> None:
 
     assert result.ok
     assert await bank.list_states() == ["done"]
+
+
+async def test_a_doubt_whose_next_attempt_is_cancelled_stays_a_doubt(
+    bank: Bank, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @tool(durable=True)
+    async def pay(invoice: str) -> str:
+        """Pay."""
+        raise RuntimeError("boom")
+
+    executor = Executor([pay], policy=ALLOWED, timeouts=Timeouts(lease=0.1), **bank.stores)
+    run_stored, again = executor.run_stored, asyncio.Event()
+
+    async def cancelled(stored: Any, context: Any) -> Any:  # As if it were cancelled while the ledger is read.
+        if stored.item.attempts == 1:
+            return await run_stored(stored, context)
+        if stored.item.attempts > 2:
+            again.set()
+        return failure_results.cancelled_unread("pay")
+
+    monkeypatch.setattr(executor, "run_stored", cancelled)
+    assert await executor.submit(PAYMENT, ANN) is None
+    async with working(executor):
+        await asyncio.wait_for(again.wait(), 20)
+        result = await executor.wait(session_id="s-1", call_id="c-1", timeout=0)
+
+    assert code_of(result) in ("outcome_unknown", "in_progress")
+    assert len(await executor.doubts()) == 1
 
 
 async def test_a_full_queue_refuses_and_says_when_to_try_again(bank: Bank) -> None:

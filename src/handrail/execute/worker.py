@@ -219,6 +219,8 @@ class Worker:
         elif result.origin != "run":  # The ledger has its result.
             await self._work.end(session_id=item.session_id, call_id=item.call_id)
             return None
+        if not await self._durable.is_unclaimed(item.ref):  # It was begun before: what the ledger says of it counts.
+            return await self._release(item, "waiting")
         await self._work.finish(item, self._durable.settlement.to_record(result))
         return None
 
