@@ -9,8 +9,9 @@ import pytest
 
 from handrail import ConfigError, Decision, Executor, ToolContext, ToolError, ToolResult, tool
 from handrail.core import Approval, CallFinished
-from handrail.execute import RetryPolicy
+from handrail.execute import RetryPolicy, Timeouts
 from tests.execute.helpers import ALLOWED, Book, Heard, at, call, code_of
+from tests.warped import warped
 
 
 async def outcome(handler: Callable[..., Any], **options: Any) -> ToolResult:
@@ -345,3 +346,47 @@ def test_delays_double_up_to_a_maximum() -> None:
 def test_a_retry_that_makes_no_sense_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
         RetryPolicy(**wrong)
+
+
+@warped
+async def test_a_failure_that_says_when_to_try_again_is_waited_for_unless_that_is_too_long() -> None:
+    tries: list[float] = []
+
+    @tool(read_only=True)
+    async def look(after: float) -> str:
+        """Look."""
+        tries.append(asyncio.get_running_loop().time())
+        if len(tries) == 1:
+            raise ToolError("Not now.", retryable=True, after=after)
+        return "seen"
+
+    executor = Executor(
+        [look], retry=RetryPolicy(max_attempts=3, initial_delay=1, max_delay=30), timeouts=Timeouts(call=100)
+    )
+
+    async def run(after: float) -> tuple[bool, int, bool]:
+        tries.clear()
+        result = await executor.run(call("look", f"c-{after}", after=after), at())
+        return result.ok, len(tries), len(tries) > 1 and tries[1] - tries[0] >= after
+
+    assert await run(30) == (True, 2, True)
+    assert await run(31) == (False, 1, False)
+    assert await run(0.1) == (True, 2, True)
+
+
+@pytest.mark.parametrize("refusal", ["", "closed today"])
+async def test_a_hook_that_refuses_without_a_word_says_that_it_failed(refusal: str) -> None:
+    class Closed:
+        def before(self, call: Any, tool: Any, context: Any) -> None:
+            raise ToolError(refusal) if refusal else ValueError
+
+    @tool(read_only=True)
+    async def look() -> str:
+        """Look."""
+        return "seen"
+
+    result = await Executor([look], hooks=[Closed()]).run(call("look"), at())
+    assert result.error is not None
+    assert result.error.code == "refused_by_hook"
+    assert result.error.message
+    assert (refusal or "hook") in result.error.message

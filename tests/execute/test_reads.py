@@ -9,9 +9,11 @@ from pydantic import SecretStr
 
 from handrail import ConfigError, Executor, ToolCall, ToolContext, ToolError, ToolResult, tool
 from handrail.core import CallFinished, CallIgnored
+from handrail.errors import PermissionDeniedError
 from handrail.execute import Limits
-from handrail.execute.reads import MAX_REMEMBERED
+from handrail.execute.reads import MAX_REMEMBERED, BoundedStore
 from tests.execute.helpers import Heard, Held, at, call, code_of, quiet
+from tests.warped import warped
 
 
 class Counted:
@@ -287,3 +289,91 @@ async def test_the_context_variables_that_an_async_read_sets_stay_in_it(waits: b
 
     assert seen == ["the read's"] * 2
     assert variable.get() == "the caller's"
+
+
+# What is kept of results.
+
+
+def test_the_newest_values_are_kept_by_number_and_by_bytes_and_a_session_is_forgotten_whole() -> None:
+    store: BoundedStore[int] = BoundedStore(max_entries=4, max_bytes=200)
+
+    def kept(*keys: str, session: str = "s-1") -> list[str]:
+        return [key for key in keys if store.get(session, key) is not None]
+
+    for number, key in enumerate("abcde"):
+        store.put(("s-1", key), number, 1)
+    assert kept(*"abcde") == ["c", "d", "e"]  # Two halves of two: the older half is dropped as a whole.
+    store.put(("s-2", "a"), 7, 1)
+    assert (store.get("s-2", "a"), store.get("s-1", "e"), store.get("s-1", "a")) == (7, 4, None)
+    store.forget_session("s-1")
+    assert kept(*"abcde") == []
+    assert kept("a", session="s-2") == ["a"]
+
+    store = BoundedStore(max_entries=100, max_bytes=200)
+    store.put(("s-1", "a"), 1, 50)
+    store.put(("s-1", "b"), 2, 50)
+    assert kept("a", "b") == ["a", "b"]
+    store.put(("s-1", "c"), 3, 100)
+    assert kept("a", "b", "c") == ["a", "b", "c"]
+    store.put(("s-1", "d"), 4, 1)
+    assert kept("a", "b", "c", "d") == ["c", "d"]
+    store.put(("s-1", "e"), 5, 101)  # More than half of everything: it is not kept.
+    assert kept("d", "e") == ["d"]
+    store.forget_session("s-1")
+    assert kept("c", "d") == []
+
+
+@warped
+async def test_a_cached_result_is_good_until_its_time_is_over() -> None:
+    asked: list[int] = []
+
+    @tool(read_only=True, cache_for=60)
+    async def look() -> int:
+        """Look."""
+        asked.append(1)
+        return len(asked)
+
+    executor = Executor([look])
+
+    async def run(id: str) -> tuple[int, str]:
+        result = await executor.run(call("look", id), at())
+        return result.output, result.origin
+
+    assert await run("c-1") == (1, "run")
+    await asyncio.sleep(59)
+    assert await run("c-2") == (1, "cached")
+    await asyncio.sleep(1)
+    assert await run("c-3") == (2, "run")
+    await executor.cancel_all("s-1")
+    assert await run("c-4") == (3, "run")
+
+
+async def test_the_result_of_a_read_is_not_handed_to_an_agent_that_may_not_read_it() -> None:
+    def check(arguments: Any, context: ToolContext[Any]) -> None:
+        if context.agent_id == "stranger":
+            raise PermissionDeniedError("not you")
+
+    @tool(read_only=True, permission_check=check)
+    async def look() -> str:
+        """Look."""
+        return "seen"
+
+    executor = Executor([look])
+    assert (await executor.run(call("look"), at(agent_id="ours"))).output == "seen"
+
+    assert code_of(await executor.run(call("look"), at(agent_id="stranger"))) == "permission_denied"
+    assert (await executor.run(call("look"), at(agent_id="another"))).output == "seen"
+    assert code_of(await executor.run(call("look"), at(customer_id="eve"))) == "duplicate_call"
+
+
+@pytest.mark.parametrize("options", [{"cache_for": 60}, {"lock_key": "what"}])
+async def test_a_read_that_may_have_to_wait_is_reported_from_its_arrival_to_its_end(options: dict[str, Any]) -> None:
+    @tool(read_only=True, **options)
+    async def look(what: str = "x") -> str:
+        """Look."""
+        return "seen"
+
+    heard = Heard()
+    await Executor([look], listeners=[heard]).run(call("look"), at())
+
+    assert [name for name in heard.names if name.startswith("Call")] == ["CallAccepted", "CallStarted", "CallFinished"]
