@@ -140,7 +140,9 @@ class Forks:
             if self._servers:
                 self._servers[slot].start()
             code = os.waitstatus_to_exitcode(status)
-            self._tell(case, _VERDICTS.get(code, "stopped"), self._read_failed(pid), slot)
+            self._tell(
+                case, _VERDICTS.get(code, "not tried"), self._read_failed(pid), slot
+            )  # Killed: it took too long.
 
     def _tell(self, case: Case, verdict: Verdict, failed: str, slot: int) -> None:
         if verdict == "noticed" and not self._is_sound(failed, slot):

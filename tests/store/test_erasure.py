@@ -10,10 +10,12 @@ from sqlalchemy import select, text, update
 
 from handrail import ChatSession, ConfigError, Executor, Policy, Rule, ToolCall, ToolContext, ToolError, tool
 from handrail.cli.main import main
+from handrail.core import ApprovalDecided
 from handrail.store import SqlStore, open_store
 from handrail.store.tables import audit, metadata
 from handrail.testing import ScriptedProvider
 from tests.store.conftest import DATABASES, new_database
+from tests.store.samples import an_approval
 
 CANARY = "ann@example.org"
 """Stands in every text of the customer that is erased."""
@@ -228,3 +230,42 @@ def test_the_command_says_what_it_did_and_exits_with_2_while_a_call_is_open(
     said = capsys.readouterr()
     assert "erased: 0 calls" in said.out
     assert "1 calls run or are in doubt" in said.err
+
+
+@pytest.mark.parametrize(
+    ("by", "who", "kept"),
+    [("operator", "bo", {"who": "bo"}), ("operator", CANARY, {}), ("customer", CANARY, {})],
+)
+async def test_who_decided_stays_if_it_was_an_operator_and_not_the_customer(
+    store: SqlStore, by: Any, who: str, kept: dict[str, str]
+) -> None:
+    asked = await store.approvals.ask(an_approval(by=by, customer_id=CANARY, tenant_id="t-1"))
+    await store.approvals.approve(asked.token, by=by, who=who, reason="as they said")
+
+    done = await store.erase(customer_id=CANARY, tenant_id="t-1", who="dpo")
+
+    decided, *more = await store.audit.query(kind=ApprovalDecided)
+    assert (more, decided.customer_id, decided.reason) == ([], None, None)
+    assert {name: value for name, value in decided.detail.items() if name == "who"} == kept
+    assert (decided.detail["token"], decided.detail["outcome"]) == (asked.token, "approved")
+    assert (done.approvals, done.is_complete, done.audit_rows) == (1, True, 2)
+    found = await store.approvals.get(asked.token)
+    assert found is not None
+    assert (found.state, found.who) == ("withdrawn", who if by == "operator" else None)
+
+
+async def test_only_recordings_of_the_customers_sessions_in_the_folder_itself_are_removed(
+    store: SqlStore, tmp_path: Path
+) -> None:
+    folder = tmp_path / "recordings"
+    (folder / "s-2.jsonl").mkdir(parents=True)
+    kept = [tmp_path / "s-0.jsonl", folder / "s-9.jsonl"]
+    for file in (folder / "s-1.jsonl", *kept):
+        file.write_text("{}")
+    for session_id in ("s-1", "s-2", "../s-0", "s-3"):
+        await store.approvals.ask(an_approval(session_id=session_id, customer_id=CANARY, tenant_id="t-1"))
+
+    done = await store.erase(customer_id=CANARY, tenant_id="t-1", who="dpo", recordings=folder)
+
+    assert done.recordings == 1
+    assert [file.exists() for file in (folder / "s-1.jsonl", folder / "s-2.jsonl", *kept)] == [False, True, True, True]
