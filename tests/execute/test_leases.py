@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from handrail import Executor, tool
-from handrail.execute import MemoryLedger, Timeouts
+from handrail.execute import MemoryLedger, MemoryWork, Timeouts
 from handrail.execute.ledger import Entry
 from handrail.execute.settlement import LeaseKeeper
 from tests.execute.helpers import ALLOWED, Held, at, call, code_of
@@ -188,3 +188,44 @@ def test_how_long_a_call_could_run_and_its_first_lease(
 
     assert keep(ledger, lease_timeout=15).begin(1_000.0, max_duration) == leases
     assert keep(Renewals(), lease_timeout=15, lease_grace=0).begin(1_000.0, 2.0) == (1_002.0, 1_002.0)
+
+
+class Rows(MemoryWork):
+    """Stored calls that count their renewals."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rounds: list[tuple[set[str], str, float]] = []
+        self._changed = threading.Condition()
+
+    async def renew(self, refs: Sequence[Any], *, owner: str, lease: float) -> None:
+        with self._changed:
+            self.rounds.append(({call_id for _, call_id in refs}, owner, lease))
+            self._changed.notify_all()
+        if len(self.rounds) == 1:
+            raise ConnectionError("away")
+
+    def wait(self, ids: set[str]) -> None:
+        count = len(self.rounds)
+        with self._changed:
+            assert self._changed.wait_for(lambda: any(one[0] == ids for one in self.rounds[count:]), PATIENCE)
+
+
+def test_the_rows_of_stored_calls_are_renewed_from_when_they_are_taken_until_they_are_not_ours_any_more() -> None:
+    rows = Rows()
+    keeper = keep(Renewals(), owner="ann", work=rows)
+    durable = an_entry(call_id="c-2", lease_until=0, is_durable=True)
+    keeper.hold_row(("s-1", "c-1"))
+    rows.wait({"c-1"})
+    rows.wait({"c-1"})  # Also after a round that failed.
+    keeper.hold(durable)
+    keeper.hold(an_entry(call_id="c-3", lease_until=0))
+    rows.wait({"c-1", "c-2"})
+    keeper.release_row(("s-1", "c-1"))
+    rows.wait({"c-2"})
+    keeper.hold_row(("s-1", "c-4"))
+    keeper.release(durable)
+    rows.wait({"c-4"})
+    keeper.release_row(("s-1", "c-4"))
+
+    assert {(owner, lease) for _, owner, lease in rows.rounds} == {("ann", LEASE)}

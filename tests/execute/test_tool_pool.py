@@ -192,3 +192,37 @@ async def test_a_ledger_that_is_away_when_a_call_is_looked_up_leaves_its_outcome
     assert lost is not None
     assert found is not None
     assert (code_of(lost), found.output) == ("outcome_unknown", "paid")
+
+
+def test_flags_of_a_host_are_flags() -> None:
+    wrong: Any = {"read_only": True}
+    with pytest.raises(ConfigError, match=r"must be ToolFlags\(…\)"):
+        Executor(declared={"send": wrong})
+
+
+async def test_a_host_that_passes_wrong_flags_is_told_so() -> None:
+    wrong: Any = {"read_only": True}
+    with pytest.raises(ConfigError, match=r"flags must be ToolFlags\(…\)"):
+        await Executor(policy=ALLOWED).guard(call("send"), at(), lambda arguments: "done", flags=wrong)
+
+
+async def test_the_origin_of_a_value_is_the_tool_that_a_host_passed_or_only_its_name() -> None:
+    executor = Executor([pay], policy=ALLOWED)
+    assert executor.find_source_tool("send") == executor.find_source_tool("send")
+    unknown = executor.find_source_tool("send")
+    await executor.guard(call("send"), at(), lambda arguments: "done", schema=SCHEMA, flags=ToolFlags(tags=("mail",)))
+
+    assert (unknown.name, executor.find_source_tool("send").name) == ("send", "send")
+    assert executor.find_source_tool("send") != unknown
+    assert executor.find_source_tool("pay").name == "pay"
+
+
+async def test_another_policy_is_for_tools_of_its_own() -> None:
+    executor = Executor([pay], policy=Policy([Rule.deny("pay")]))
+    other = executor.with_tools([tool(name="send")(pay.function)], policy=Policy([Rule.allow("send")]))
+
+    assert code_of(await executor.run(call("pay"), at())) == "permission_denied"
+    assert (await other.run(call("send", "c-2"), at())).ok
+    assert [executor.has_tool("send"), other.has_tool("pay")] == [False, False]
+    with pytest.raises(ConfigError, match="unknown tool 'pay'"):
+        executor.with_tools([tool(name="send")(pay.function)], policy=Policy([Rule.allow("pay")]))
