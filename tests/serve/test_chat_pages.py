@@ -113,6 +113,7 @@ async def test_forms_that_are_wrong_change_nothing(store: SqlStore) -> None:
         assert (await act(ann, "send", id="api:acme/s-1", message="hi")).status_code == 404
         assert (await act(ann, "other", message="hi")).status_code == 404
         assert (await act(ann, "send", message="  ")).status_code == 422
+        assert (await act(ann, "send", message="x" * 20_001)).status_code == 422
         assert (await act(ann, "resume")).status_code == 404
         assert (await act(ann, "decide", token="apr_none", answer="yes")).status_code == 409
         assert (await act(ann, "interrupt")).status_code == 200

@@ -42,6 +42,31 @@ class Secrets(Mapping[str, str]):
         return f"Secrets({', '.join(self._references)})"
 
 
+class LayeredSecrets(Mapping[str, str]):
+    """The secrets of an executor, and for other names those of a call's own context."""
+
+    __slots__ = ("_first", "_second")
+
+    def __init__(self, first: Mapping[str, str], second: Mapping[str, str]) -> None:
+        self._first = first
+        self._second = second
+
+    def __getitem__(self, name: str) -> str:
+        return self._first[name] if name in self._first else self._second[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._first or name in self._second
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(dict.fromkeys((*self._first, *self._second)))
+
+    def __len__(self) -> int:
+        return len(tuple(self))
+
+    def __repr__(self) -> str:
+        return f"LayeredSecrets({', '.join(self)})"
+
+
 def check_reference(reference: object, *, name: str) -> None:
     """Refuse a value that is not a reference to a secret: `env:NAME`, `file:/path`, `secret:name`, or a function."""
     if not callable(reference) and not _is_reference(reference, ("env", "file", "secret")):

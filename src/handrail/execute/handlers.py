@@ -21,7 +21,7 @@ from handrail.core.handler_output import (
 from handrail.core.lazy_modules import LazyModule
 from handrail.core.log import log
 from handrail.core.media import MediaPart, limit_media
-from handrail.core.secrets import Secrets
+from handrail.core.secrets import LayeredSecrets, Secrets
 from handrail.core.time_budget import TimeBudget
 from handrail.core.tool import Tool
 from handrail.core.values import ToolCall, ToolResult, find_media_result
@@ -89,8 +89,9 @@ class HandlerRunner:
         force_setattr(inner, "call", call)
         force_setattr(inner, "listener", self._emit)
         force_setattr(inner, "idempotency_key", idempotency_key)
-        if self._secrets is not None:
-            force_setattr(inner, "secrets", self._secrets)
+        if (given := self._secrets) is not None:
+            own = context.secrets
+            force_setattr(inner, "secrets", LayeredSecrets(given, own) if own else given)
         return inner
 
     async def _run_with_retries(

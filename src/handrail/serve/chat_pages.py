@@ -151,9 +151,9 @@ class ChatPages:
     async def _start(self, session: BrowserSession, id: str, action: str, form: dict[str, str]) -> RunningTurn:
         assert self._conversations is not None
         key = session.key
-        message = form.get("message", "").strip()[:_MAX_MESSAGE_CHARS] if action == "send" else None
-        if message == "":
-            raise ApiError(422, "invalid_arguments", "Write a message first.")
+        message = form.get("message", "").strip() if action == "send" else None
+        if message is not None and not 0 < len(message) <= _MAX_MESSAGE_CHARS:
+            raise ApiError(422, "invalid_arguments", f"A message has 1 to {_MAX_MESSAGE_CHARS:,} characters.")
         executor = await self._service.get_executor(key)
         context = await self._service.make_context(
             key, session_id=id, customer_id=name_customer(session), agent_id=None, turn=0

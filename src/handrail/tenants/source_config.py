@@ -1,14 +1,15 @@
 """The MCP servers and OpenAPI documents that a tenant's configuration names, with references to credentials."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, TypeVar
+from functools import partial
+from typing import Annotated, Any, TypeVar, overload
 
 from pydantic import Field, model_validator
 
 # Named as attributes, so that the sources are loaded with the first tenant that has one.
 import handrail.sources
 from handrail.core.context import ToolContext
-from handrail.core.secrets import resolve_reference
+from handrail.core.secrets import Reference, resolve_reference
 from handrail.errors import ConfigError
 from handrail.tenants.section import Id, Section
 
@@ -50,7 +51,7 @@ class McpServerConfig(Section):
             url=self.url,
             command=list(self.command) or None,
             env=self.env,
-            bearer=self.bearer,
+            bearer=_bind_secret(self.bearer, secrets),
             headers=resolve_headers if self.headers else {},
             trusted=self.trusted,
             include=self.include,
@@ -86,14 +87,17 @@ class OpenApiConfig(Section):
         return _check_source(self)
 
     def to_source(self, secrets: Mapping[str, str]) -> "handrail.sources.OpenApi":
-        """The document; its credentials are fetched for each request, with the secrets of the call."""
+        """The document; its credentials are fetched for each request, from the tenant's secrets."""
+        keys = self.api_key
         return handrail.sources.OpenApi(
             self.url or self.path or "",
             name=self.name,
             base_url=self.base_url,
-            bearer=self.bearer,
-            basic=self.basic,
-            api_key=self.api_key,
+            bearer=_bind_secret(self.bearer, secrets),
+            basic=_bind_secret(self.basic, secrets),
+            api_key={name: _bind_secret(key, secrets) for name, key in keys.items()}
+            if isinstance(keys, dict)
+            else _bind_secret(keys, secrets),
             include=self.include,
             exclude=self.exclude,
             allow_private=self.allow_private,
@@ -109,6 +113,17 @@ def _check_source(config: SourceT) -> SourceT:
     except ConfigError as error:
         raise ValueError(error.message) from error
     return config
+
+
+@overload
+def _bind_secret(reference: str, secrets: Mapping[str, str]) -> Reference: ...
+@overload
+def _bind_secret(reference: str | None, secrets: Mapping[str, str]) -> Reference | None: ...
+def _bind_secret(reference: str | None, secrets: Mapping[str, str]) -> Reference | None:
+    """A reference that finds the tenant's own secrets only: those of a call may be the host's."""
+    if reference is None or not reference.startswith("secret:"):
+        return reference
+    return partial(resolve_reference, reference, name=reference, secrets=secrets)
 
 
 def _resolve(value: str, *, name: str, secrets: Mapping[str, str]) -> str:
