@@ -572,3 +572,30 @@ async def test_a_result_that_is_replayed_is_what_the_first_one_was(returned: Any
 
     assert (again.output, again.error) == (replayed, first.error)
     assert first.for_model() == again.for_model()
+
+
+async def test_the_result_of_a_call_that_runs_is_not_handed_to_an_agent_that_may_not_make_it() -> None:
+    held = Held()
+
+    def check(arguments: Any, context: ToolContext[Any]) -> None:
+        if context.agent_id == "stranger":
+            raise ToolError("not you")
+
+    @tool(permission_check=check)
+    async def pay() -> str:
+        """Pay."""
+        return await held()
+
+    executor = Executor([pay], policy=ALLOWED)
+    running = asyncio.create_task(executor.run(call("pay"), at(agent_id="ours")))
+    await held.begun.wait()
+    stranger = asyncio.create_task(executor.run(call("pay"), at(agent_id="stranger")))
+    another = asyncio.create_task(executor.run(call("pay"), at(agent_id="another")))
+    await quiet()
+    held.go.set()
+    await running
+
+    assert not (await stranger).ok
+    assert "done" not in (await stranger).for_model()
+    assert (await another).output == "done"
+    assert held.runs == 1

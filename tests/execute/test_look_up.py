@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from handrail import Executor, Policy, Rule, ToolError, tool
-from handrail.core import CallFinished
+from handrail.core import ApprovalDecided, CallFinished
 from handrail.execute import MemoryLedger
 from tests.execute.helpers import ALLOWED, Heard, Held, at, call, code_of
 
@@ -142,3 +142,30 @@ async def test_a_call_that_another_process_runs_is_in_progress_and_nobody_verifi
 
     assert [code_of(one) for one in found if one] == ["in_progress", "in_progress"]
     assert (await paying).output == "done"
+
+
+async def test_a_look_up_is_reported_unless_it_only_finds_what_its_own_call_had() -> None:
+    shop, heard = Shop(), Heard()
+    executor = Executor([shop.pay], policy=ALLOWED, listeners=[heard])
+    first, other = call("pay", "c-1", invoice="R-1"), call("pay", "c-2", invoice="R-1")
+    await executor.run(first, at())
+
+    async def look_up(sent: Any, by_key: bool) -> int:
+        before = len(heard)
+        await executor.look_up(sent, at(turn=2), by_key=by_key)
+        return len(heard) - before
+
+    assert await look_up(first, by_key=False) == 0
+    assert await look_up(first, by_key=True) == 1
+    assert await look_up(other, by_key=True) == 1
+    assert await look_up(other, by_key=False) == 0
+
+
+async def test_what_somebody_decides_about_a_question_is_heard_by_who_listens_to_the_executor() -> None:
+    shop, heard = Shop(), Heard()
+    executor = Executor([shop.pay], policy=Policy([Rule.ask("pay", by="operator")]), listeners=[heard])
+    asked = await executor.run(call("pay", invoice="R-1"), at())
+    assert asked.approval is not None
+    await executor.approvals.approve(asked.approval.token, by="operator", who="bo")
+
+    assert [(event.token, event.outcome) for event in heard.of(ApprovalDecided)] == [(asked.approval.token, "approved")]
