@@ -27,7 +27,7 @@ OnNotice = Callable[[CallNotice], None]
 
 
 @runtime_checkable
-class Notifier(Protocol):
+class NotifyingWork(Protocol):
     """What `Work` also is, where the store can notify other processes."""
 
     async def publish(self, notices: Sequence[CallNotice]) -> None:

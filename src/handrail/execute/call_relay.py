@@ -13,7 +13,7 @@ from handrail.core.log import log
 from handrail.core.redact import Redactor, cut_text
 from handrail.core.values import ToolCall, ToolResult
 from handrail.errors import shorten
-from handrail.execute.call_notices import CallNotice, Notifier
+from handrail.execute.call_notices import CallNotice, NotifyingWork
 from handrail.execute.event_bus import EventBus
 from handrail.execute.scheduler import CallRef
 from handrail.execute.work import WorkItem
@@ -33,7 +33,7 @@ class NoticeSender:
     """Tells other processes what happens to the calls that a worker runs."""
 
     def __init__(self, work: object, *, owner: str, redactor: Redactor) -> None:
-        self._work = work if isinstance(work, Notifier) else None
+        self._work = work if isinstance(work, NotifyingWork) else None
         self._owner = owner
         self._redactor = redactor
         self._waiting: list[CallNotice] = []
@@ -119,7 +119,7 @@ class NoticeReceiver:
         events: EventBus,
         read_result: Callable[[CallRef], Awaitable[ToolResult | None]],
     ) -> None:
-        self._work = work if isinstance(work, Notifier) else None
+        self._work = work if isinstance(work, NotifyingWork) else None
         self._owner = owner
         self._events = events
         self._read_result = read_result
