@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 from rich.pretty import pretty_repr
 
-from handrail import Decision, Executor, Failure, Policy, Rule, ToolCall, ToolContext, ToolResult, tool
+from handrail import Agent, Decision, Executor, Failure, Policy, Rule, ToolCall, ToolContext, ToolResult, tool
 from handrail.core import Approval
 from handrail.guide import GuidelineMatch, Plan, ScriptedJudge, ToolVerdict
-from handrail.guide.agent import Agent
 
 SECRET = "sk-proj-abcdefghijklmnopqrstuvwxyz0123456789AB"
 MARKUP = "<script>alert('x')</script>"

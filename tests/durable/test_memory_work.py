@@ -9,7 +9,7 @@ from msgspec import structs
 
 from handrail import ToolCall
 from handrail.authorize import MemoryApprovals
-from handrail.core.values import Approval
+from handrail.core import Approval
 from handrail.execute import MemoryWork, WorkItem
 from handrail.execute.recorded_result import RecordedResult
 from tests.warped import warped

@@ -7,9 +7,7 @@ import pytest
 
 from handrail import ConfigError, Decision, Executor, Policy, Rule, ToolError, ToolResult, tool
 from handrail.authorize import MemoryApprovals
-from handrail.execute import MemoryLedger, Timeouts
-from handrail.execute.work import MemoryWork, WorkItem
-from handrail.execute.worker import Worker
+from handrail.execute import MemoryLedger, MemoryWork, Timeouts, Worker, WorkItem
 from tests.execute.helpers import ALLOWED, Book, Held, at, call, code_of, quiet
 from tests.warped import warped
 

@@ -10,7 +10,7 @@ import pytest
 
 from handrail import Executor
 from handrail.core import CallTakenOver
-from handrail.execute.worker import Worker
+from handrail.execute import Worker
 from handrail.serve.call_report import explain_past_call
 from handrail.store import open_store
 from tests.durable.workers import CONTEXT, LEASE, Effects, WorkerProcess, build_call, build_executor

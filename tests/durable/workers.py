@@ -9,11 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from handrail import Executor, Policy, Rule, ToolCall, ToolContext, tool
-from handrail.execute import Timeouts
-from handrail.execute.worker import Worker
-from handrail.store import SqlStore, open_store
+from handrail.execute import Timeouts, Worker
+from handrail.store import SqlStore, SqlWork, open_store
 from handrail.store.ledger import SqlLedger
-from handrail.store.work import SqlWork
 from tests.durable.engines import open_delivery
 
 ROOT = Path(__file__).parents[2]

@@ -5,10 +5,8 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from handrail import ConfigError
+from handrail import ConfigError, Failure, MediaPart
 from handrail.authorize import MemoryApprovals
-from handrail.core.media import MediaPart
-from handrail.core.values import Failure
 from handrail.errors import CallTakenOverError, LedgerFullError
 from handrail.execute import Entry, MemoryLedger, Recalled
 from handrail.execute.ledger import (

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from handrail import ConfigError, Executor, Failure, Policy, Rule, ToolError, ToolResult, tool
-from handrail.execute import MemoryLedger
-from handrail.execute.loop import Budget, LoopProgress, run_again
+from handrail.execute import Budget, MemoryLedger
+from handrail.execute.loop import LoopProgress, run_again
 from handrail.execute.output_limit import OutputLimiter
 from tests.execute.helpers import ALLOWED, Book, at, call, code_of
 

@@ -8,8 +8,7 @@ import pytest
 
 from handrail import ConfigError, Executor, Policy, Rule, ToolContext, ToolError, tool
 from handrail.core import CallStarted, CallTakenOver, DoubtResolved
-from handrail.execute import MemoryLedger, Timeouts
-from handrail.execute.ledger import Entry
+from handrail.execute import Entry, MemoryLedger, Timeouts
 from tests.execute.helpers import ALLOWED, Heard, Held, at, call, code_of
 from tests.warped import warped
 

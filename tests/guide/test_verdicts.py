@@ -8,7 +8,7 @@ import pytest
 from pydantic import BaseModel, PlainSerializer, SecretStr, model_validator
 
 from handrail import Policy, Rule, ToolCall, ToolError, tool
-from handrail.chat.conversation import PendingCall
+from handrail.chat import PendingCall
 from handrail.core import Approval
 from handrail.errors import InvalidArgumentsError
 from handrail.guide import GuidelineMatch, ParameterOptions, Plan, ToolVerdict

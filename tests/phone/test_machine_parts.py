@@ -11,7 +11,7 @@ from handrail.phone.confirmation import Confirmations, ReadBack, is_listening_so
 from handrail.phone.speech import Filler, ResponseSlot, Speech, Speeches
 from handrail.phone.tool_calls import ToolCalls
 from handrail.phone.transfer import CallEnding, CallLimits
-from handrail.tenants.texts import Texts
+from handrail.tenants import Texts
 
 TEXTS = Texts()
 

@@ -9,8 +9,7 @@ import httpx2
 from starlette.applications import Starlette
 
 from handrail import Executor, Policy, Rule, tool
-from handrail.providers.messages import UserMessage
-from handrail.providers.provider import ModelRequest, ModelResponse, StreamEvent, TextDelta
+from handrail.providers import ModelRequest, ModelResponse, StreamEvent, TextDelta, UserMessage
 from handrail.serve import ChatAgent, build_app
 from handrail.store import SqlStore
 from handrail.store.keys import Role

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import pytest
 from playwright.async_api import expect
 
-from handrail.providers.provider import ModelRequest, ModelResponse, StreamEvent, TextDelta
+from handrail.providers import ModelRequest, ModelResponse, StreamEvent, TextDelta
 from handrail.serve import ChatAgent
 from handrail.store import SqlStore
 from handrail.testing import ScriptedProvider

@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 from mcp import MCPError
 
-from handrail import Executor, tool
-from handrail.core.context import ToolContext
+from handrail import Executor, ToolContext, tool
 from handrail.store import SqlStore
 from handrail.tenants import Section, TenantConfig, TenantTrust, ToolBuilder
 from tests.serve.desk import Desk, open_desk, text_of

@@ -15,8 +15,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from handrail import Executor, Policy, Rule, ToolCall, ToolContext, ToolResult, tool
-from handrail.core import Event
-from handrail.core.events import LogEvent
+from handrail.core import Event, LogEvent
 from handrail.errors import ConfigError
 from handrail.serve.config import Notification
 from handrail.serve.notify import Notifier

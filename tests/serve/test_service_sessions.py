@@ -13,7 +13,7 @@ import pytest
 from handrail import Agent, Executor, Guideline, Policy, Rule
 from handrail.errors import ConfigError, ProviderDownError
 from handrail.guide import GuidelineMatch, Plan, ScriptedJudge, ToolVerdict
-from handrail.providers.provider import ModelRequest, ModelResponse, StreamEvent, TextDelta
+from handrail.providers import ModelRequest, ModelResponse, StreamEvent, TextDelta
 from handrail.serve import ApiLimits, ChatAgent, build_app
 from handrail.serve.api.conversations import RunningTurn
 from handrail.store import SqlStore, open_store

@@ -10,7 +10,7 @@ from sqlalchemy import update
 
 from handrail import Executor, Policy, ToolCall, ToolContext, tool
 from handrail.authorize import load_policy
-from handrail.core.events import TurnPlanned
+from handrail.core import TurnPlanned
 from handrail.execute import CircuitBreaker, Limits, Timeouts
 from handrail.serve.call_report import explain_past_call
 from handrail.store import SqlStore, open_store

@@ -12,7 +12,7 @@ from pydantic import BaseModel, Field
 
 from handrail import ConfigError, Executor, Policy, Rule, ToolCall, ToolContext, ToolResult
 from handrail.authorize import MemoryApprovals
-from handrail.core.values import Approval
+from handrail.core import Approval
 from handrail.sources import Elicitation, McpServer, ask_for_approval, connect
 from tests.sources.serving import listening
 

@@ -9,8 +9,7 @@ from sqlalchemy import insert, select
 from handrail import ToolCall
 from handrail.authorize import MemoryApprovals
 from handrail.errors import ConfigError, StoreError
-from handrail.execute import Entry, MemoryLedger
-from handrail.execute.work import MemoryWork, WorkItem
+from handrail.execute import Entry, MemoryLedger, MemoryWork, WorkItem
 from handrail.store import SqlDelivery, SqlStore, open_store
 from handrail.store.tables import settings
 from tests.store.samples import an_approval, an_entry, done

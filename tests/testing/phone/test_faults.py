@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from websockets.exceptions import ConnectionClosedError
 
-from handrail.testing.phone import Script, SimulatedCall, format_timeline, run_warped
-from handrail.testing.phone.checks import Refused
+from handrail.testing.phone import Refused, Script, SimulatedCall, format_timeline, run_warped
 
 from .wrong import TOOLS, answering, open_call, output, read_until, simulated_api, types
 
