@@ -34,7 +34,7 @@ _MAX_COMPARED: Final = 50
 """With how many names one that is not there is compared, to suggest the one that was meant."""
 _MAX_ALIKE: Final = 10
 """The same where there are more: of those that have the most parts of three letters in common with it."""
-_MAX_PARTS: Final = 1_000
+_MAX_PARTS: Final = 300
 """How many names with a part in common are looked at, to find those that have most in common."""
 _MAX_NAME_CHARS: Final = 256
 """No tool has a longer name."""
