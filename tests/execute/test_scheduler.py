@@ -477,3 +477,40 @@ async def test_a_call_inside_another_waits_for_a_lock_that_does_not_cross() -> N
     slow.go.set()
 
     assert ((await first).output, (await second).output) == ("done", "moved")
+
+
+async def test_a_call_that_waits_for_the_one_around_does_not_make_the_waits_of_that_one_cross() -> None:
+    """Somebody waits for the lock of a call that itself waits for a third one: that is a queue, and no circle."""
+    slow, inside = Held(), asyncio.Event()
+
+    @tool(lock_key="account")
+    async def outer(account: str, other: str, context: ToolContext[Any]) -> str:
+        """Outer."""
+        if account == "a":
+            await inside.wait()
+        result = await executor.run(call("inner", f"inner-{account}", account=other), context)
+        return code_of(result) or result.output
+
+    @tool(lock_key="account")
+    async def inner(account: str) -> str:
+        """Inner."""
+        return "moved"
+
+    @tool(lock_key="account")
+    async def holds(account: str) -> str:
+        """Holds the lock for a while."""
+        return await slow()
+
+    executor = Executor([outer, inner, holds], policy=ALLOWED, timeouts=Timeouts(call=600))
+    holding = asyncio.create_task(executor.run(call("holds", "h", account="b"), at("s-0")))
+    await slow.begun.wait()
+    first = asyncio.create_task(executor.run(call("outer", "c-1", account="a", other="b"), at("s-1")))
+    await quiet()
+    second = asyncio.create_task(executor.run(call("outer", "c-2", account="c", other="a"), at("s-2")))
+    await quiet()  # It waits for the first one, which now waits for who holds.
+    inside.set()
+    await quiet()
+    slow.go.set()
+
+    results = await asyncio.wait_for(asyncio.gather(first, second, holding), 60)
+    assert [one.output for one in results] == ["moved", "moved", "done"]
