@@ -159,18 +159,39 @@ def test_a_thread_that_is_stuck_does_not_hold_a_flush_with_a_timeout() -> None:
 
     def write(number: int) -> None:
         is_writing.set()
-        may_go_on.wait()
+        may_go_on.wait(timeout=30)
         written.append(number)
 
     writer = BackgroundWriter(write, interval=0)
     writer.put(1)
-    is_writing.wait()
+    assert is_writing.wait(timeout=30)
     writer.put(2)
 
     assert not writer.flush(timeout=0)
     may_go_on.set()
-    assert writer.close()
+    assert writer.close(timeout=30)
     assert written == [1, 2]
+
+
+def test_a_thread_that_is_stuck_does_not_hold_those_that_put_more_than_may_wait() -> None:
+    is_writing, may_go_on = threading.Event(), threading.Event()
+    written: list[int] = []
+
+    def write(number: int) -> None:
+        is_writing.set()
+        may_go_on.wait(timeout=30)
+        written.append(number)
+
+    writer = BackgroundWriter(write, interval=0, max_waiting=100, timeout=0)
+    writer.put(0)
+    assert is_writing.wait(timeout=30)
+    for number in range(1, 500):
+        writer.put(number)
+
+    assert written == []
+    may_go_on.set()
+    assert writer.close(timeout=30)
+    assert written == list(range(500))
 
 
 def test_a_log_that_is_closed_writes_at_once(lines: Lines, later: Log) -> None:

@@ -14,8 +14,6 @@ T = TypeVar("T")
 
 _BATCH = 100
 """So many values are not kept waiting for the interval to end."""
-_EXIT_TIMEOUT = 5.0
-"""Seconds to write what waits when the process ends."""
 
 
 class BackgroundWriter(Generic[T]):
@@ -23,12 +21,18 @@ class BackgroundWriter(Generic[T]):
 
     Whoever puts one value more than `max_waiting` writes them all itself, as if there were no thread. What waits is
     written when the process exits. A forked child begins with nothing: its parent writes what waited.
+
+    Nobody waits longer than `timeout` seconds for a value that the thread is writing: who waits may hold a lock, that
+    of a handler of the log, which the thread needs.
     """
 
-    def __init__(self, write: Callable[[T], object], *, interval: float = 0.1, max_waiting: int = 1_000) -> None:
+    def __init__(
+        self, write: Callable[[T], object], *, interval: float = 0.1, max_waiting: int = 1_000, timeout: float = 5.0
+    ) -> None:
         self._write = write
         self._interval = interval
         self._max_waiting = max_waiting
+        self._timeout = timeout
         self._is_closed = False
         self._reset()
         if hasattr(os, "register_at_fork"):  # Windows has no forks.
@@ -62,11 +66,10 @@ class BackgroundWriter(Generic[T]):
 
     def flush(self, timeout: float | None = None) -> bool:
         """Write, here and now, what waits; False if the thread was still writing after `timeout` seconds."""
-        if not self._lock.acquire(timeout=-1 if timeout is None else timeout):
+        if not self._lock.acquire(timeout=self._timeout if timeout is None else timeout):
             return False
         try:
-            for _ in range(len(self._waiting)):
-                self._write_next()
+            self._write_waiting()
         finally:
             self._lock.release()
         return True
@@ -78,6 +81,10 @@ class BackgroundWriter(Generic[T]):
         self._has_many.set()
         atexit.unregister(self._write_last)
         return self.flush(timeout)
+
+    def _write_waiting(self) -> None:
+        for _ in range(len(self._waiting)):
+            self._write_next()
 
     def _write_next(self) -> None:
         if not self._waiting:  # A handler of the log has emitted an event, and that was the one more than may wait.
@@ -109,10 +116,11 @@ class BackgroundWriter(Generic[T]):
             self._has_many.wait(self._interval)
             self._has_some.clear()
             self._has_many.clear()
-            self.flush()
+            with self._lock:  # However long that takes.
+                self._write_waiting()
 
     def _write_last(self) -> None:
-        if not self.close(_EXIT_TIMEOUT):
+        if not self.close():
             log.error("the process ends with %d records of the log not written", len(self._waiting))
 
 

@@ -87,7 +87,7 @@ class Log:
             background.flush()
 
     def flush(self, timeout: float | None = None) -> bool:
-        """Write the records that wait; False if that was not possible within `timeout` seconds."""
+        """Write the records that wait; False if that was not possible within `timeout` seconds, by default 5."""
         return self._background is None or self._background.flush(timeout)
 
     def close(self, timeout: float | None = None) -> bool:
