@@ -202,27 +202,27 @@ async def test_a_message_that_is_sent_twice_can_be_refused(store: SqlStore) -> N
         await send(client, turn=2)
 
 
-@pytest.mark.parametrize(
-    ("body", "status"),
-    [
-        ({}, 422),
-        ({"message": ""}, 422),
-        ({"message": " \n"}, 422),
-        ({"message": 3}, 422),
-        ({"message": "x" * 200_001}, 422),
-        ({"message": "hi", "quoted": "no list"}, 422),
-        ({"message": "hi", "quoted": ["x"] * 21}, 422),
-        ({"message": "hi", "turn": 0}, 422),
-        ({"message": "hi", "customer_id": ""}, 422),
-        ({"message": "hi", "other": 1}, 422),
-        ([], 422),
-    ],
-)
-async def test_a_message_that_is_none_is_refused(body: Any, status: int, store: SqlStore) -> None:
+WRONG: list[Any] = [
+    {},
+    {"message": ""},
+    {"message": " \n"},
+    {"message": 3},
+    {"message": "x" * 200_001},
+    {"message": "hi", "quoted": "no list"},
+    {"message": "hi", "quoted": ["x"] * 21},
+    {"message": "hi", "turn": 0},
+    {"message": "hi", "customer_id": ""},
+    {"message": "hi", "other": 1},
+    [],
+]
+
+
+async def test_a_message_that_is_none_is_refused(store: SqlStore) -> None:
     async with open_replica(store, agent=make_agent()) as replica:
         client = await replica.connect("caller")
-        answer = await client.request("POST", "/sessions/s-1/turns", json=body)
-        assert (answer.status_code, answer.json()["error"]["code"]) == (status, "invalid_arguments")
+        for body in WRONG:
+            answer = await client.request("POST", "/sessions/s-1/turns", json=body)
+            assert (answer.status_code, answer.json()["error"]["code"]) == (422, "invalid_arguments"), body
         await client.get("/sessions/s-1", 404)
 
 
