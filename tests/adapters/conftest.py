@@ -16,6 +16,8 @@ HOSTS = {
     "test_claude_agent_sdk.py": "claude_agent_sdk",
     "test_temporal.py": "temporalio",
     "test_pgqueuer.py": "pgqueuer",
+    "test_dbos.py": "dbos",
+    "test_absurd.py": "absurd_sdk",
 }
 """Every framework that is not in the environment of the other tests."""
 

@@ -6,20 +6,25 @@ import subprocess
 import sys
 import time
 from collections.abc import Generator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import pytest
+from temporalio import activity, workflow
 from temporalio.client import Client
+from temporalio.common import RetryPolicy
+from temporalio.worker import Worker as TemporalWorker
 
 from handrail import ConfigError
 from handrail.adapters.temporal import TemporalDelivery
 from handrail.execute import Timeouts
+from handrail.store import open_store
 from tests.adapters.delivery_contract import *  # noqa: F403
 from tests.adapters.delivery_contract import Counted, Scene, serving, wait, working
 from tests.durable.engines import open_delivery
-from tests.durable.workers import CONTEXT, LEASE, build_call
+from tests.durable.workers import CONTEXT, LEASE, Effects, build_call, build_executor
 from tests.postgres import _free_port  # pyright: ignore[reportPrivateUsage]
 
 
@@ -144,3 +149,39 @@ async def test_options_that_cannot_work_are_refused(options: dict[str, Any]) -> 
 async def test_the_lease_is_that_of_the_executor_unless_both_are_told() -> None:
     delivery = TemporalDelivery(await Client.connect("127.0.0.1:1", lazy=True))
     assert delivery._lease == Timeouts().lease  # pyright: ignore[reportPrivateUsage]
+
+
+@workflow.defn(sandboxed=False)
+class Order:
+    """A workflow of a user, with one activity."""
+
+    @workflow.run
+    async def run(self, invoice: str) -> str:
+        return await workflow.execute_activity(
+            "pay_invoice",
+            invoice,
+            start_to_close_timeout=timedelta(seconds=20),
+            retry_policy=RetryPolicy(initial_interval=timedelta(milliseconds=50), maximum_attempts=5),
+            result_type=str,
+        )
+
+
+async def test_an_activity_of_a_users_own_workflow_that_is_repeated_is_one_effect(address: str, tmp_path: Path) -> None:
+    effects, attempts, queue = Effects(str(tmp_path / "effects")), list[str](), f"own-{uuid4()}"
+    client = await Client.connect(address)
+    async with open_store(f"sqlite:///{tmp_path}/h.db") as store:
+        executor = build_executor(store, effects)
+
+        @activity.defn(name="pay_invoice")
+        async def pay_invoice(invoice: str) -> str:
+            result = await executor.run(build_call("pay_once", invoice), CONTEXT)
+            attempts.append(result.for_model())
+            if len(attempts) == 1:
+                raise RuntimeError("its worker died before the engine noted the result")
+            return result.for_model()
+
+        async with TemporalWorker(client, task_queue=queue, workflows=[Order], activities=[pay_invoice]):
+            said = await client.execute_workflow(Order.run, "R-1", id=str(uuid4()), task_queue=queue)
+
+    assert (said, attempts) == ("paid R-1", ["paid R-1"] * 2)
+    assert len(effects.list("R-1")) == 1
