@@ -1,4 +1,4 @@
-"""How a call ends: one transfer or one hang-up at a time, or the limits of its time, its silence and its tokens."""
+"""How a call ends: one transfer or one hang-up at a time."""
 
 from collections.abc import Callable
 from typing import Literal
