@@ -61,6 +61,7 @@ class WorkMachine(RuleBasedStateMachine):
         self.owner: str | None = None
         self.due = 0.0
         self.attempts = 0
+        self.is_cancelled = False
         self.entry: Entry | None = None
         # What each owner believes, true or not.
         self.taken: dict[str, WorkItem] = {}
@@ -151,8 +152,45 @@ class WorkMachine(RuleBasedStateMachine):
     @rule()
     def queue_what_is_due(self) -> None:
         self.run(self.work.find(resend_after=5.0))
-        if self.state == "waiting" and self.due <= self.clock.now:
+        if self.state in ("parked", "waiting") and self.due <= self.clock.now:
             self.state, self.owner, self.due = "queued", None, self.clock.now
+
+    # A question, and a cancellation.
+
+    @precondition(lambda self: self.entry is None)
+    @rule(owner=st.sampled_from(["ann", "bob", None]))
+    def park(self, owner: str | None) -> None:
+        token = f"apr-{self.session}"
+        item = WorkItem(
+            **self.ref, tool="pay", definition="d-1", call=CALL, sent_call=CALL, approval=token, owner=owner
+        )
+        can_park = self.state not in ("running", "waiting") or (owner is not None and self.owner == owner)
+        state = self.run(self.work.park(item, expires_in=0.5, approvals=self.approvals))
+        assert state == ("parked" if can_park else self.state)
+        if can_park:
+            self.state, self.owner, self.due = "parked", None, self.clock.now + 0.5
+
+    @rule()
+    def wake(self) -> None:
+        woken = self.run(self.work.wake(f"apr-{self.session}"))
+        assert [item.call_id for item in woken] == (["c-1"] if self.state == "parked" else [])
+        if self.state == "parked":
+            self.state, self.due = "queued", self.clock.now
+
+    @rule(is_unclaimed=st.booleans())
+    def cancel(self, is_unclaimed: bool) -> None:
+        recorded = a_recorded(text="cancelled") if is_unclaimed and self.entry is None else None
+        is_open = self.run(self.work.cancel(**self.ref, recorded=recorded))
+        assert is_open == (self.state not in (None, "done"))
+        if is_open:
+            self.is_cancelled = True
+            if recorded is not None and self.state in ("queued", "parked") and not self.attempts:
+                self.end_row()
+
+    @rule(owner=OWNERS)
+    def find_cancelled(self, owner: str) -> None:
+        found = (self.session, "c-1") in self.run(self.work.find_cancelled(owner=owner))
+        assert found == (self.is_cancelled and (self.state, self.owner) == ("running", owner))
 
     # The entry.
 
@@ -254,6 +292,7 @@ class WorkMachine(RuleBasedStateMachine):
         assert (row.state, owner, row.attempts) == (self.state, self.owner, self.attempts)
         assert row.state == "done" or row.due_at == pytest.approx(self.due)
         assert (row.call is None) == (row.state == "done")
+        assert (row.cancelled_at is not None) == self.is_cancelled
 
     @invariant()
     def the_entry_is_as_the_model_says(self) -> None:
