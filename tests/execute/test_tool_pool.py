@@ -1,5 +1,6 @@
 """The tools of an executor, those of its hosts, and what is refused when it is built."""
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from handrail.authorize import MemoryApprovals
 from handrail.core import CallStarted
 from handrail.errors import DuplicateToolError
 from handrail.execute import Limits, MemoryLedger, MemoryWork, Timeouts
-from tests.execute.helpers import ALLOWED, Book, Heard, at, call, code_of
+from tests.execute.helpers import ALLOWED, Book, Heard, Held, at, call, code_of
 
 
 @tool
@@ -226,3 +227,20 @@ async def test_another_policy_is_for_tools_of_its_own() -> None:
     assert [executor.has_tool("send"), other.has_tool("pay")] == [False, False]
     with pytest.raises(ConfigError, match="unknown tool 'pay'"):
         executor.with_tools([tool(name="send")(pay.function)], policy=Policy([Rule.allow("pay")]))
+
+
+async def test_an_executor_serves_one_event_loop_at_a_time() -> None:
+    held = Held()
+
+    @tool(read_only=True)
+    async def wait() -> str:
+        """Wait."""
+        return await held()
+
+    executor = Executor([wait])
+    running = asyncio.create_task(executor.run(call("wait"), at()))
+    await held.begun.wait()
+    with pytest.raises(ConfigError, match="another event loop"):
+        await asyncio.to_thread(asyncio.run, executor.run(call("wait", "c-2"), at()))
+    held.go.set()
+    assert (await running).output == "done"
