@@ -88,6 +88,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Generator[Server]:
 
 
 @pytest.mark.proves("SV-02")
+@pytest.mark.timeout(1_800 if FULL else 300)
 @pytest.mark.parametrize("role", ROLES)
 def test_the_document_holds_for_whatever_a_key_sends(server: Server, role: str) -> None:
     """No input is answered with 500, and every answer has a status, a type and a form that the document names."""

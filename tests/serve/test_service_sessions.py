@@ -210,6 +210,7 @@ WRONG: list[Any] = [
     {"message": "x" * 200_001},
     {"message": "hi", "quoted": "no list"},
     {"message": "hi", "quoted": ["x"] * 21},
+    {"message": "hi", "quoted": ["x", "y" * 200_001]},
     {"message": "hi", "turn": 0},
     {"message": "hi", "customer_id": ""},
     {"message": "hi", "other": 1},

@@ -52,7 +52,7 @@ _EVENT_SCHEMA: Final[dict[str, Any]] = {
 _ROLES: Final = {UserMessage: "customer", AssistantMessage: "agent", ToolMessage: "tools"}
 
 SessionName = Annotated[str, Path(min_length=1, max_length=200, description="The conversation, within its tenant.")]
-MessageText = Annotated[str, Field(min_length=1, max_length=_MAX_MESSAGE_CHARS)]
+MessageText = Annotated[str, Field(min_length=1, description=f"At most {_MAX_MESSAGE_CHARS:,} characters.")]
 
 
 class TurnRequestBody(BaseModel):
@@ -206,9 +206,7 @@ def build_router(service: Service, conversations: Conversations, *, json_timeout
         """Send a message, and read the events of the turn: `text`, `call_started`, `call_progress`, `call_finished`,
         `call_ignored`, `approval_requested`, at last `turn_finished` or `error`. A client that leaves does not end the
         turn: what it may have changed is in the conversation, which `GET /sessions/{session_id}` shows."""
-        if not body.message.strip() and not any(one.strip() for one in body.quoted):
-            field = ("body.message", "must not be empty")
-            raise ApiError(422, "invalid_arguments", "message must not be empty.", fields=[field])
+        _check_texts(body)
         name, executor = scope_session(key, session_id), await service.get_executor(key)
         context = await service.make_context(key, session_id=session_id, customer_id=None, agent_id=None, turn=0)
         customer = None if body.customer_id is None else to_storable(body.customer_id)
@@ -265,6 +263,18 @@ def build_router(service: Service, conversations: Conversations, *, json_timeout
         )
 
     return router
+
+
+def _check_texts(body: TurnRequestBody) -> None:
+    """Refuse a message that says nothing, and texts that are too long."""
+    field, problem = "", ""
+    if not body.message.strip() and not any(one.strip() for one in body.quoted):
+        field, problem = "message", "must not be empty"
+    for name, text in (("message", body.message), *((f"quoted.{at}", one) for at, one in enumerate(body.quoted))):
+        if len(text) > _MAX_MESSAGE_CHARS:
+            field, problem = name, f"must have at most {_MAX_MESSAGE_CHARS:,} characters"
+    if problem:
+        raise ApiError(422, "invalid_arguments", f"{field} {problem}.", fields=[(f"body.{field}", problem)])
 
 
 def _wants_json(request: Request) -> bool:
