@@ -9,26 +9,23 @@ from typing import Any, Final
 import msgspec
 from msgspec import structs
 
-from handrail.authorize.approvals import Approvals
-from handrail.authorize.authorizer import Authorization, Authorizer, Refusal
-from handrail.authorize.identity import CallArguments, CallDigests
+from handrail.authorize.authorizer import Authorization, Refusal
+from handrail.authorize.identity import CallArguments
 from handrail.core import failure_results
 from handrail.core.context import ToolContext
 from handrail.core.events import ApprovalDecided, CallQueued, Event
 from handrail.core.log import log
-from handrail.core.redact import Redactor
 from handrail.core.time_budget import TimeBudget
 from handrail.core.tool import Tool
 from handrail.core.values import Approval, Decision, ToolCall, ToolResult
 from handrail.errors import ConfigError, ToolError, must_propagate
+from handrail.execute.call_parts import CallParts
 from handrail.execute.call_relay import NoticeReceiver, NoticeSender
-from handrail.execute.event_bus import EventBus
-from handrail.execute.ledger import LedgerDecision, LedgerReader
+from handrail.execute.ledger import LedgerDecision
 from handrail.execute.recall import CallRecall, is_entry_of
-from handrail.execute.results import CallResults, describe_duplicate, describe_entry, finish_result, replay
+from handrail.execute.results import describe_duplicate, describe_entry, finish_result, replay
 from handrail.execute.running import EffectCall
 from handrail.execute.scheduler import CallRef
-from handrail.execute.settlement import Settlement
 from handrail.execute.tool_pool import CompiledTool
 from handrail.execute.work import WaitForEnd, Work, WorkItem, can_wake
 
@@ -45,40 +42,23 @@ _SEND_TIMEOUT: Final = 5.0
 class DurableCalls:
     """Stores calls, and answers what became of them, for one executor."""
 
-    def __init__(
-        self,
-        *,
-        work: Work,
-        approvals: Approvals,
-        authorizer: Authorizer,
-        digests: CallDigests,
-        reader: LedgerReader,
-        recall: CallRecall,
-        settlement: Settlement,
-        results: CallResults,
-        events: EventBus,
-        redactor: Redactor,
-        overhead_timeout: float,
-        unserved_after: float,
-        max_queued: int | None,
-        owner: str,
-    ) -> None:
+    def __init__(self, parts: CallParts, *, work: Work, recall: CallRecall) -> None:
         self.work = work
-        self.sender = NoticeSender(work, owner=owner, redactor=redactor)
+        self.sender = NoticeSender(work, owner=parts.owner, redactor=parts.redactor)
         """Tells other processes what a worker of this executor does."""
-        self._receiver = NoticeReceiver(work, owner=owner, events=events, read_result=self._read_result)
-        self._approvals = approvals
-        self._authorizer = authorizer
-        self._digests = digests
-        self._reader = reader
+        self._receiver = NoticeReceiver(work, owner=parts.owner, events=parts.events, read_result=self._read_result)
+        self._approvals = parts.approvals
+        self._authorizer = parts.authorizer
+        self._digests = parts.digests
+        self._reader = parts.reader
         self._recall = recall
-        self.settlement = settlement
-        self._results = results
-        self._events = events
-        self._redactor = redactor
-        self._overhead_timeout = overhead_timeout
-        self._unserved_after = unserved_after
-        self._max_queued = max_queued
+        self.settlement = parts.settlement
+        self._results = parts.results
+        self._events = parts.events
+        self._redactor = parts.redactor
+        self._overhead_timeout = parts.timeouts.overhead
+        self._unserved_after = parts.timeouts.unserved_after
+        self._max_queued = parts.limits.max_queued_per_tenant
         self._sending: set[asyncio.Task[None]] = set()
 
     # Storing.

@@ -10,41 +10,38 @@ from uuid import uuid4
 
 from msgspec import structs
 
-from handrail.authorize.approvals import Approvals
-from handrail.authorize.authorizer import Authorization, Authorizer, Refusal, Repetition, decide_within, refuse_on_error
-from handrail.authorize.identity import CallArguments, CallDigests
+from handrail.authorize.authorizer import Authorization, Refusal, Repetition, decide_within, refuse_on_error
+from handrail.authorize.identity import CallArguments
 from handrail.core import failure_results
 from handrail.core.context import ToolContext
 from handrail.core.events import CallStarted, CallTakenOver
 from handrail.core.log import log
-from handrail.core.redact import Redactor
 from handrail.core.secret_patterns import MAX_PIECE
 from handrail.core.text import compact_json
 from handrail.core.time_budget import ShieldedStep, TimeBudget
 from handrail.core.values import Approval, ToolCall, ToolResult
 from handrail.errors import ToolError, must_propagate
-from handrail.execute.admission import Admission, AdmissionControl
+from handrail.execute.admission import Admission
+from handrail.execute.call_parts import CallParts
 from handrail.execute.durable import DurableCalls
-from handrail.execute.event_bus import EventBus, build_started
-from handrail.execute.handlers import HandlerRunner, Outcome
-from handrail.execute.ledger import Entry, Ledger, LedgerDecision, LedgerReader, is_same_decision
+from handrail.execute.event_bus import build_started
+from handrail.execute.handlers import Outcome
+from handrail.execute.ledger import Entry, LedgerDecision, is_same_decision
 from handrail.execute.recall import CallRecall
-from handrail.execute.results import CallResults, describe_duplicate, replay
+from handrail.execute.results import describe_duplicate, replay
 from handrail.execute.running import (
     GRACE,
     STARTS_AT_ONCE,
     CallStopped,
     EffectCall,
     RunningCall,
-    RunningCalls,
     start_task,
     yield_once,
 )
-from handrail.execute.scheduler import CallRef, LocksCrossed, Scheduler, current_scope
-from handrail.execute.settlement import Settlement
+from handrail.execute.scheduler import CallRef, LocksCrossed, current_scope
 from handrail.execute.takeover import Takeover
 from handrail.execute.tool_pool import CompiledTool
-from handrail.execute.work import StoredCall, Work
+from handrail.execute.work import StoredCall
 
 _MAX_ROUNDS: Final = 20
 """How often a call looks into the ledger again because another call was faster."""
@@ -57,98 +54,37 @@ _MAX_CONFIRMATIONS: Final = 3
 class EffectRunner:
     """Runs consequential calls. The ledger decides what runs; each handler runs at most once."""
 
-    def __init__(
-        self,
-        *,
-        ledger: Ledger,
-        approvals: Approvals,
-        authorizer: Authorizer,
-        digests: CallDigests,
-        handlers: HandlerRunner,
-        settlement: Settlement,
-        scheduler: Scheduler,
-        admission: AdmissionControl,
-        events: EventBus,
-        results: CallResults,
-        redactor: Redactor,
-        running: RunningCalls,
-        owner: str,
-        repeat_window: float,
-        overhead_timeout: float,
-        in_progress_timeout: float,
-        warns_without_customer: bool,
-        is_audited: bool,
-        work: Work | None = None,
-        unserved_after: float = 60.0,
-        max_queued: int | None = None,
-    ) -> None:
-        self._digests = digests
-        self._reader = reader = LedgerReader(ledger, repeat_window=repeat_window)
+    def __init__(self, parts: CallParts, *, warns_without_customer: bool) -> None:
+        ledger, approvals, authorizer = parts.ledger, parts.approvals, parts.authorizer
         self._claims: dict[CallRef, RunningCall] = {}
         """The calls of this process that are, or are about to be, in the ledger as running."""
-        self.recall = CallRecall(
-            authorizer=authorizer,
-            digests=digests,
-            reader=reader,
-            settlement=settlement,
-            scheduler=scheduler,
-            results=results,
-            redactor=redactor,
-            running=running,
-            claims=self._claims,
-            overhead_timeout=overhead_timeout,
-            in_progress_timeout=in_progress_timeout,
-        )
-        self._takeover = Takeover(
-            ledger=ledger,
-            authorizer=authorizer,
-            digests=digests,
-            recall=self.recall,
-            settlement=settlement,
-            owner=owner,
-        )
-        self._ledger = ledger
-        self.durable = (
-            None
-            if work is None
-            else DurableCalls(
-                work=work,
-                approvals=approvals,
-                authorizer=authorizer,
-                digests=digests,
-                reader=reader,
-                recall=self.recall,
-                settlement=settlement,
-                results=results,
-                events=events,
-                redactor=redactor,
-                overhead_timeout=overhead_timeout,
-                unserved_after=unserved_after,
-                max_queued=max_queued,
-                owner=owner,
-            )
-        )
+        self.recall = CallRecall(parts, claims=self._claims)
+        self._takeover = Takeover(parts, recall=self.recall)
+        self.durable = None if parts.work is None else DurableCalls(parts, work=parts.work, recall=self.recall)
         """Stores calls of durable tools, and answers what became of them; None without a store of such calls."""
+        self._ledger = ledger
+        self._reader = parts.reader
         self._approvals = approvals
         self._authorizer = authorizer
-        self._handlers = handlers
-        self._settlement = settlement
-        self._scheduler = scheduler
-        self._admission = admission
-        self._is_limited = not admission.is_unlimited
-        self._events = events
-        self._results = results
-        self._redactor = redactor
-        self._running = running
-        self._owner = owner
-        self._overhead_timeout = overhead_timeout
-        self._repeat_window = repeat_window
+        self._digests = parts.digests
+        self._handlers = parts.handlers
+        self._settlement = parts.settlement
+        self._scheduler = parts.scheduler
+        self._admission = parts.admission
+        self._is_limited = not parts.admission.is_unlimited
+        self._events = parts.events
+        self._results = parts.results
+        self._redactor = parts.redactor
+        self._running = parts.running
+        self._owner = parts.owner
+        self._overhead_timeout = overhead_timeout = parts.timeouts.overhead
+        self._repeat_window = parts.timeouts.repeat_window
         self._grace = min(GRACE, overhead_timeout)
         self._is_immediate = ledger.is_immediate and approvals.is_immediate
         self._needs_lease = ledger.needs_lease
         self._warns_without_customer = warns_without_customer and ledger.needs_lease
         self._is_written = ledger.is_written
-        self._is_audited = is_audited
+        self._is_audited = parts.store.audit is not None
         self._can_decide_at_once = approvals.is_immediate and not authorizer.has_hooks
 
     # The caller's side.

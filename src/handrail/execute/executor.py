@@ -2,57 +2,44 @@
 
 import asyncio
 import copy
-import os
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from contextlib import AbstractContextManager
 from time import perf_counter
 from typing import Any, Literal, Self, TypeVar
 
-from msgspec import structs
-
 from handrail.authorize.approvals import ApprovalEvents, Approvals, MemoryApprovals
-from handrail.authorize.authorizer import Authorizer, Mode
+from handrail.authorize.authorizer import Mode
 from handrail.authorize.explanation import Explanation, explain_call
-from handrail.authorize.hooks import HOOK_FAILED, HookRefusal, apply_before, check_hooks
-from handrail.authorize.identity import CallDigests
 from handrail.authorize.policy import Policy, PolicyProblem
 from handrail.core import failure_results
-from handrail.core.callbacks import CallbackRunner
 from handrail.core.context import ToolContext
 from handrail.core.events import Event, Listener
 from handrail.core.log import SHOW_TEXTS, log
 from handrail.core.provenance import Provenance, SessionProvenances
 from handrail.core.redact import Redactor
-from handrail.core.secrets import Reference, Secrets
+from handrail.core.secrets import Reference
 from handrail.core.text import is_storable, join_names
-from handrail.core.time_budget import TimeBudget
 from handrail.core.tool import Tool
 from handrail.core.value_records import SourceTool
 from handrail.core.values import Approval, ToolCall, ToolResult, build_call_type_error
 from handrail.define.options import ToolFlags
-from handrail.errors import ConfigError, StoreError
-from handrail.execute.admission import AdmissionControl
+from handrail.errors import ConfigError
+from handrail.execute.call_parts import build_parts
 from handrail.execute.cancellation import CallCanceller, CancelResult
 from handrail.execute.durable import DurableCalls
 from handrail.execute.effects import EffectRunner
-from handrail.execute.event_bus import EventBus
-from handrail.execute.handlers import HandlerRunner
 from handrail.execute.ledger import Ledger, MemoryLedger
 from handrail.execute.limits import Limits, RetryPolicy, Timeouts
-from handrail.execute.output_limit import OutputLimiter
+from handrail.execute.preparation import CallPreparation
 from handrail.execute.reads import ReadRunner
-from handrail.execute.results import CallResults
-from handrail.execute.running import RunningCalls
-from handrail.execute.scheduler import CallRef, Scheduler
+from handrail.execute.scheduler import CallRef
 from handrail.execute.settlement import (
     Doubt,
-    LeaseKeeper,
-    Settlement,
     list_doubts,
     resolve_doubt,
 )
-from handrail.execute.store import Store, StoreParts, choose_store, find_work
-from handrail.execute.threads import SyncPortal, WorkerThreads
+from handrail.execute.store import Store, StoreParts, choose_store
+from handrail.execute.threads import SyncPortal
 from handrail.execute.tool_pool import CompiledTool, Fallback, ToolPool, build_host_handler
 from handrail.execute.work import MemoryWork, StoredCall, Work
 from handrail.registry.registry import ToolRegistry
@@ -124,118 +111,53 @@ class Executor:
             **{"scope": scope, "debug": debug},
         }
         self._is_debug = debug
-        self._redactor = redactor = redactor or Redactor()
+        redactor, limits, timeouts = redactor or Redactor(), limits or Limits(), timeouts or Timeouts()
+        policy, retry = policy or Policy(), retry or RetryPolicy()
         self._owns_store = isinstance(store, str)
         self._store = choose_store(store, ledger=ledger, approvals=approvals, work=work, redactor=redactor)
-        self._ledger = ledger = self._store.ledger
-        self.approvals: Approvals = self._store.approvals
-        self._work = work = find_work(self._store)
-        owner = os.urandom(8).hex()
-        if (audit := self._store.audit) is not None and audit not in listeners:
-            listeners = (*listeners, audit)
-        limits = limits or Limits()
-        timeouts = timeouts or Timeouts()
-        policy = policy or Policy()
-        retry = retry or RetryPolicy()
-        self._output_limiter = output_limiter = OutputLimiter()
-        self._hooks = hooks
-        check_hooks(self._hooks)
-        self.timeouts = timeouts
-        """How long the parts of a call may take."""
-        self._overhead_timeout = timeouts.overhead
-        self._max_argument_chars = limits.max_argument_chars
-        self._policy = policy
-        scheduler = Scheduler()
-        self._running = RunningCalls()
-        self._threads = WorkerThreads(max_threads=limits.max_threads)
-        self._events = events = EventBus(listeners, slow_after=timeouts.slow_after, redactor=redactor, audit=audit)
-        self.emit: Callable[[Event], None] = events.emit
-        """Hands an event to all listeners, and to those of its session."""
-        self._results = CallResults(events=events, running=self._running)
-        if isinstance(approval_events := getattr(self.approvals, "events", None), ApprovalEvents):
-            approval_events.subscribe(events)
-        self._digests = digests = CallDigests(lambda: ledger.digest_key)
-        if self._store.is_open:
-            digests.load_key()
-        threads = self._threads
-        self._callbacks = CallbackRunner(lambda function, owner: threads.run(function, owner=owner))
-        self._authorizer = Authorizer(
-            callbacks=self._callbacks,
-            approvals=self.approvals,
-            hooks=self._hooks,
-            digests=digests,
-            emit=events.emit,
+        self._parts = parts = build_parts(
+            self._store,
+            listeners=listeners,
+            hooks=hooks,
             mode=mode,
-            approval_timeout=timeouts.approval,
-        )
-        handlers = HandlerRunner(
-            threads=self._threads,
-            output_limiter=output_limiter,
-            secrets=Secrets(secrets or {}),
+            limits=limits,
+            timeouts=timeouts,
             retry=retry,
-            emit=events.emit,
-        )
-        self._portal = SyncPortal(current_loop=lambda: handlers.deadlines.loop)
-        admission = AdmissionControl(limits, events=events)
-        self._leases = leases = LeaseKeeper(
-            ledger, lease_timeout=timeouts.lease, lease_grace=timeouts.lease_grace, owner=owner, work=work
-        )
-        self._settlement = Settlement(ledger=ledger, handlers=handlers, redactor=redactor, leases=leases, work=work)
-        self._effects = EffectRunner(
-            ledger=ledger,
-            approvals=self.approvals,
-            authorizer=self._authorizer,
-            digests=digests,
-            handlers=handlers,
-            settlement=self._settlement,
-            scheduler=scheduler,
-            admission=admission,
-            events=events,
-            results=self._results,
+            secrets=secrets or {},
             redactor=redactor,
-            running=self._running,
-            owner=owner,
-            repeat_window=timeouts.repeat_window,
-            overhead_timeout=timeouts.overhead,
-            in_progress_timeout=timeouts.in_progress,
-            warns_without_customer=scope is None,
-            is_audited=self._store.audit is not None,
-            work=work,
-            unserved_after=timeouts.unserved_after,
-            max_queued=limits.max_queued_per_tenant,
         )
+        self.approvals: Approvals = parts.approvals
+        self.emit: Callable[[Event], None] = parts.events.emit
+        """Hands an event to all listeners, and to those of its session."""
+        self.timeouts: Timeouts = timeouts
+        """How long the parts of its calls may take."""
+        self.owner: str = parts.owner
+        """What the ledger and stored calls name this executor by."""
+        self._hooks = parts.hooks
+        self._max_argument_chars = limits.max_argument_chars
+        self._running = parts.running
+        self._policy = policy
+        self._effects = EffectRunner(parts, warns_without_customer=scope is None)
+        self._reads = ReadRunner(parts)
+        self._preparation = CallPreparation(parts, self._effects)
+        self._portal = SyncPortal(current_loop=lambda: parts.handlers.deadlines.loop)
+        self._canceller = CallCanceller(running=parts.running, scheduler=parts.scheduler, events=parts.events)
+        self._provenances = SessionProvenances()
+        approval_events = getattr(self.approvals, "events", None)
         if isinstance(approval_events, ApprovalEvents) and self._effects.durable is not None:
             approval_events.subscribe(self._effects.durable)
-        self._reads = ReadRunner(
-            authorizer=self._authorizer,
-            handlers=handlers,
-            scheduler=scheduler,
-            admission=admission,
-            events=events,
-            results=self._results,
-            redactor=redactor,
-            running=self._running,
-            overhead_timeout=timeouts.overhead,
-            max_remembered_bytes=limits.max_remembered_bytes,
-        )
-        self._canceller = CallCanceller(running=self._running, scheduler=scheduler, events=events)
-        self._provenances = SessionProvenances()
         self._pool = ToolPool(
             tools,
             policy=policy,
             fallback=fallback,
             declared=declared or {},
-            output_limiter=output_limiter,
+            output_limiter=parts.output_limiter,
             timeout=timeouts.call,
             retry=retry,
             max_output_chars=limits.max_output_chars,
             max_media_bytes=limits.max_media_bytes,
-            can_store=work is not None,
+            can_store=parts.work is not None,
         )
-        self.timeouts: Timeouts = timeouts
-        """How long the parts of its calls may take."""
-        self.owner: str = owner
-        """What the ledger and stored calls name this executor by."""
 
     # The tools.
 
@@ -251,7 +173,7 @@ class Executor:
 
     def is_observed(self, tool: Tool[..., Any]) -> bool:
         """Whether decisions about a tool are recorded only, and block nothing (`mode="observe"`)."""
-        return self._authorizer.is_observed(tool)
+        return self._parts.authorizer.is_observed(tool)
 
     @property
     def diagnostics(self) -> tuple[str, ...]:
@@ -351,7 +273,7 @@ class Executor:
         return (
             compiled is not None
             and compiled.policy.is_denied(context)
-            and not self._authorizer.is_observed(compiled.tool)
+            and not self._parts.authorizer.is_observed(compiled.tool)
         )
 
     def subscribe_tools(self, listener: Callable[[], None]) -> Callable[[], None]:
@@ -375,7 +297,7 @@ class Executor:
 
     def __repr__(self) -> str:
         names = join_names([tool.name for tool in self._pool.known_tools])
-        return f"Executor([{names}], policy={self._policy!r}, ledger={type(self._ledger).__name__})"
+        return f"Executor([{names}], policy={self._policy!r}, ledger={type(self._parts.ledger).__name__})"
 
     # Running.
 
@@ -395,7 +317,7 @@ class Executor:
             or not call.id.isprintable()
             or not self._store.is_open
         ):
-            return await self._run_prepared(await self._prepare(call, context), call, context)
+            return await self._run_prepared(await self._preparation.prepare(self._pool, call, context), call, context)
         result = await (self._reads if compiled.tool.read_only else self._effects).run(compiled, call, context)
         if self._pool.sources:
             self._pool.add_to_provenance(compiled.tool, call, result, context)
@@ -410,7 +332,7 @@ class Executor:
         if not self._hooks:
             return list(await asyncio.gather(*(_start_named(self.run(call, context), call, context) for call in every)))
         # Hooks may wait; the calls still start in their order.
-        prepared = await asyncio.gather(*(self._prepare(call, context) for call in every))
+        prepared = await asyncio.gather(*(self._preparation.prepare(self._pool, call, context) for call in every))
         running = (
             _start_named(self._run_prepared(ready, call, context), call, context)
             for call, ready in zip(every, prepared, strict=True)
@@ -493,9 +415,11 @@ class Executor:
         compiled = self._pool.host_tools.compile(
             call.name, handler, schema=schema, registered=registered, flags=flags, is_blocking=is_blocking
         )
-        prepared = await self._prepare(call, context, compiled)
+        prepared = await self._preparation.prepare(self._pool, call, context, compiled)
         if not takes_arguments and isinstance(prepared, tuple) and prepared[1].arguments_json != call.arguments_json:
-            return await self._refuse(compiled, call, context, failure_results.host_cannot_change(call.name))
+            return await self._preparation.refuse(
+                compiled, call, context, failure_results.host_cannot_change(call.name)
+            )
         return await self._run_prepared(prepared, call, context)
 
     def guard_sync(
@@ -510,55 +434,6 @@ class Executor:
         """`guard` for a caller that has no event loop; `proceed` runs in a worker thread, and may block."""
         return self.run_coroutine(self._guard(call, context, proceed, schema=schema, flags=flags, is_blocking=True))
 
-    async def _prepare(
-        self, call: ToolCall, context: ToolContext[Any], compiled: CompiledTool | None = None
-    ) -> tuple[CompiledTool, ToolCall] | ToolResult:
-        """The tool of a call, and the call after its `before` hooks; or the result, if there is nothing to run."""
-        if not is_storable(call.id):
-            return self._results.report(call, context, failure_results.unusable_id(call.name), perf_counter())
-        if not self._store.is_open and not await self._open_store():
-            unreadable = failure_results.ledger_unreadable(call.name)
-            return self._results.report(call, context, unreadable, perf_counter())
-        if (length := len(call.arguments_json)) > self._max_argument_chars:
-            failed = failure_results.arguments_too_long(call.name, length, max_chars=self._max_argument_chars)
-            # No listener parses or redacts what was refused for its length.
-            shown = structs.replace(call, arguments_json="")
-            return await self._refuse(compiled or self._pool.compiled.get(call.name), shown, context, failed, call)
-        compiled = compiled or self._pool.compiled.get(call.name) or self._pool.compile_fallback(call)
-        if compiled is None:
-            return await self._refuse(None, call, context, self._pool.build_not_found(call.name))
-        try:
-            if not self._hooks:
-                return compiled, call
-            applying = apply_before(self._hooks, call, compiled.tool, context, self._callbacks)
-            return compiled, await TimeBudget(self._overhead_timeout).run(applying)
-        except (HookRefusal, TimeoutError) as refusal:
-            if isinstance(refusal, TimeoutError):
-                log.error("a hook took too long about %s", call.name)
-            message = str(refusal) or HOOK_FAILED
-            return await self._refuse(compiled, call, context, failure_results.refused_by_hook(message))
-
-    async def _refuse(
-        self,
-        compiled: CompiledTool | None,
-        call: ToolCall,
-        context: ToolContext[Any],
-        refusal: ToolResult,
-        sent_call: ToolCall | None = None,
-    ) -> ToolResult:
-        """The result of a call that is refused before it is looked up: what the ledger knows about it comes first."""
-        if compiled is not None and compiled.tool.read_only:
-            return self._results.report(call, context, refusal, perf_counter())
-        return await self._effects.refuse(call, context, refusal, perf_counter(), sent_call or call)
-
-    async def _open_store(self) -> bool:
-        try:
-            await self.open()
-        except Exception:
-            log.exception("the store cannot be opened")
-            return False
-        return True
-
     def explain(self, call: ToolCall, context: ToolContext[Any]) -> Explanation:
         """Which rule would decide about a call, where it stands, and why; of every other rule, what failed of it.
 
@@ -568,9 +443,9 @@ class Executor:
         if compiled is None and call.name in self._pool.host_tools.declared:
             compiled = self._pool.host_tools.find(call.name)
         if compiled is None:
-            return explain_call(call, None, context, is_observed=False, redactor=self._redactor)
-        is_observed = self._authorizer.is_observed(compiled.tool)
-        return explain_call(call, compiled.policy, context, is_observed=is_observed, redactor=self._redactor)
+            return explain_call(call, None, context, is_observed=False, redactor=self._parts.redactor)
+        is_observed = self._parts.authorizer.is_observed(compiled.tool)
+        return explain_call(call, compiled.policy, context, is_observed=is_observed, redactor=self._parts.redactor)
 
     async def request_approval(
         self,
@@ -588,18 +463,13 @@ class Executor:
         compiled = self._pool.compiled.get(call.name)
         if schema is not None or flags is not None:
             compiled = self._pool.host_tools.find(call.name, schema=schema, registered=compiled, flags=flags)
-        if compiled is None or len(call.arguments_json) > self._max_argument_chars or not is_storable(call.id):
+        preparation = self._preparation
+        if compiled is None or not preparation.is_acceptable(call) or not await preparation.has_store():
             return None
-        if not self._store.is_open and not await self._open_store():
-            return None
-        try:
-            call = await TimeBudget(self._overhead_timeout).run(
-                apply_before(self._hooks, call, compiled.tool, context, self._callbacks)
-            )
-        except (HookRefusal, TimeoutError):
+        if (ready := await preparation.try_hooks(call, compiled.tool, context)) is None:
             return None
         runner = self._reads if compiled.tool.read_only else self._effects
-        return await runner.request_approval(compiled, call, context)
+        return await runner.request_approval(compiled, ready, context)
 
     def is_read_only(self, name: str) -> bool:
         """Whether a tool only reads, as it was registered or declared; one that is not known may change something."""
@@ -613,7 +483,7 @@ class Executor:
         It is made with the ledger's key: the same secret has the same digest in every process that shares the ledger.
         Raises `StoreError` if the store is not open: `await executor.open()` first.
         """
-        return self._digests.digest_secret(secret)
+        return self._parts.digests.digest_secret(secret)
 
     # Calls that outlive their process.
 
@@ -627,14 +497,14 @@ class Executor:
         if not isinstance(call, ToolCall):  # pyright: ignore[reportUnnecessaryIsInstance]  # the caller's
             raise build_call_type_error(call)
         self._running.check_loop()
-        prepared = await self._prepare(call, context)
+        prepared = await self._preparation.prepare(self._pool, call, context)
         if isinstance(prepared, ToolResult):
             return prepared
         compiled, ready = prepared
         durable = self._effects.durable
         if not compiled.tool.durable or durable is None or not call.id:
             refused = failure_results.not_durable if call.id else failure_results.no_call_id
-            return self._results.report(call, context, refused(call.name), perf_counter())
+            return self._parts.results.report(call, context, refused(call.name), perf_counter())
         return await durable.submit(
             compiled, ready, context, call, authorize=self._effects.authorize, priority=priority
         )
@@ -676,7 +546,7 @@ class Executor:
         call = item.call or ToolCall(id=item.call_id, name=item.tool)
         compiled = self._pool.compiled.get(call.name) or self._pool.compile_fallback(call)
         if compiled is None:
-            return await self._refuse(None, call, context, self._pool.build_not_found(call.name))
+            return await self._preparation.refuse(None, call, context, self._pool.build_not_found(call.name))
         if item.call is None or not self.durable.is_sealed(item):
             log.error("the stored call %s of %s was changed: it is refused", item.call_id, item.tool)
             return await self._effects.refuse(call, context, failure_results.row_changed(item.tool), started, call)
@@ -687,7 +557,7 @@ class Executor:
     @property
     def outlives_process(self) -> bool:
         """Whether the ledger of consequential calls outlives this process."""
-        return self._ledger.is_written
+        return self._parts.ledger.is_written
 
     async def look_up(self, call: ToolCall, context: ToolContext[Any], *, by_key: bool = True) -> ToolResult | None:
         """Find out what became of a consequential call that was made before. Nothing is begun, and nobody is asked.
@@ -700,15 +570,11 @@ class Executor:
         sent = call
         if (compiled is not None and compiled.tool.read_only) or not is_storable(call.id):
             return None
-        if not self._store.is_open:  # If it cannot be opened, the ledger cannot be read: the outcome is unknown.
-            await self._open_store()
-        if compiled is not None and self._hooks:
-            try:
-                call = await TimeBudget(self._overhead_timeout).run(
-                    apply_before(self._hooks, call, compiled.tool, context, self._callbacks)
-                )
-            except (HookRefusal, TimeoutError):  # Not what was asked: its own entry still tells.
-                compiled = None
+        await self._preparation.has_store()  # If it has none, the ledger cannot be read: the outcome is unknown.
+        if compiled is not None:
+            ready = await self._preparation.try_hooks(call, compiled.tool, context)
+            # If a hook refuses, it is not what was asked: its own entry still tells.
+            compiled, call = (None, call) if ready is None else (compiled, ready)
         found = await self._effects.recall.look_up(compiled, call, context, by_key=by_key, sent=sent)
         if found is not None and compiled is not None and self._pool.sources:
             self._pool.add_to_provenance(compiled.tool, sent, found, context)
@@ -719,12 +585,12 @@ class Executor:
     ) -> list[Doubt]:
         """List the consequential calls whose outcome is not known, the oldest first."""
         return await list_doubts(
-            self._ledger,
+            self._parts.ledger,
             session_id=session_id,
             tenant_id=tenant_id,
             limit=limit,
-            redactor=self._redactor,
-            work=self._work,
+            redactor=self._parts.redactor,
+            work=self._parts.work,
         )
 
     async def resolve(
@@ -744,23 +610,23 @@ class Executor:
         since, nothing is written. Raises `ConfigError` if there is no such doubt.
         """
         return await resolve_doubt(
-            self._ledger,
-            self._events.emit,
+            self._parts.ledger,
+            self._parts.events.emit,
             session_id=session_id,
             call_id=call_id,
             happened=happened,
             who=who,
             reason=reason,
             expected=expected,
-            redactor=self._redactor,
-            leases=self._leases,
+            redactor=self._parts.redactor,
+            leases=self._parts.leases,
             is_running=self._running.find((session_id, call_id)) is not None,
-            work=self._work,
+            work=self._parts.work,
         )
 
     def subscribe(self, session_id: str, listener: Listener) -> AbstractContextManager[None]:
         """Add a listener to the events of one session, inside a `with` block."""
-        return self._events.subscribe(session_id, listener)
+        return self._parts.events.subscribe(session_id, listener)
 
     # Cancelling.
 
@@ -771,7 +637,7 @@ class Executor:
     @property
     def stranded_threads(self) -> int:
         """Threads that still run for calls that were given up."""
-        return self._threads.stranded
+        return self._parts.threads.stranded
 
     def cancel(self, call_id: str, *, session_id: str) -> bool:
         """Cancel one call, unless its tool cannot be interrupted. Its result tells the truth about what it did."""
@@ -791,17 +657,13 @@ class Executor:
         finally:
             self._reads.forget_session(session_id)
             self._provenances.forget_session(session_id)
-            self._output_limiter.forget_session(session_id)
+            self._parts.output_limiter.forget_session(session_id)
 
     # Opening and closing.
 
     async def open(self) -> None:
         """Open the store, if it is not open; the first call does so, too. Raises `StoreError` if that fails."""
-        if not self._store.is_open:
-            try:
-                await TimeBudget(self._overhead_timeout).run(self._store.open())
-            except TimeoutError as error:
-                raise StoreError(f"the store was not open after {self._overhead_timeout:g} seconds.") from error
+        await self._preparation.open_store()
 
     async def aclose(self, *, grace: float = 5.0) -> None:
         """Let what runs finish, cut off what does not, and close the connections of the tools and the store of a URL.

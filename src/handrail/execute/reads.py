@@ -10,30 +10,28 @@ from uuid import uuid4
 
 from msgspec import structs
 
-from handrail.authorize.authorizer import Authorization, Authorizer, Refusal, decide_within
+from handrail.authorize.authorizer import Authorization, Refusal, decide_within
 from handrail.authorize.identity import compute_key, write_arguments
 from handrail.core import failure_results
 from handrail.core.context import ToolContext
 from handrail.core.handler_output import is_plain
 from handrail.core.log import log
-from handrail.core.redact import Redactor
 from handrail.core.text import canonical_json, is_same_json
 from handrail.core.time_budget import TimeBudget
 from handrail.core.tool import Tool
 from handrail.core.values import Approval, Decision, ToolCall, ToolResult
 from handrail.errors import ToolError, must_propagate
-from handrail.execute.admission import Admission, AdmissionControl
-from handrail.execute.event_bus import EventBus
-from handrail.execute.handlers import HandlerRunner, Outcome, outcome_of_error
-from handrail.execute.results import CallResults, finish_result, finish_text, note_changes
-from handrail.execute.running import CallStopped, RunningCall, RunningCalls, resume_coroutine, take_first_step
+from handrail.execute.admission import Admission
+from handrail.execute.call_parts import CallParts
+from handrail.execute.handlers import Outcome, outcome_of_error
+from handrail.execute.results import finish_result, finish_text, note_changes
+from handrail.execute.running import CallStopped, RunningCall, resume_coroutine, take_first_step
 from handrail.execute.scheduler import (
     CURRENT_SCOPE,
     CallRef,
     CallScope,
     LocksCrossed,
     QueueEntry,
-    Scheduler,
     current_scope,
 )
 from handrail.execute.tool_pool import CompiledTool
@@ -55,29 +53,17 @@ _Read = tuple[ToolCall, ToolResult, str | None, str | None, str | None]
 class ReadRunner:
     """Runs calls of read-only tools: parse, authorise, run, remember by id."""
 
-    def __init__(
-        self,
-        *,
-        authorizer: Authorizer,
-        handlers: HandlerRunner,
-        scheduler: Scheduler,
-        admission: AdmissionControl,
-        events: EventBus,
-        results: CallResults,
-        redactor: Redactor,
-        running: RunningCalls,
-        overhead_timeout: float,
-        max_remembered_bytes: int,
-    ) -> None:
-        self._redactor = redactor
-        self._overhead_timeout = overhead_timeout
-        self._authorizer = authorizer
-        self._handlers = handlers
-        self._scheduler = scheduler
-        self._admission = admission
-        self._events = events
-        self._results = results
-        self._running = running
+    def __init__(self, parts: CallParts) -> None:
+        self._redactor = parts.redactor
+        self._overhead_timeout = parts.timeouts.overhead
+        self._authorizer = authorizer = parts.authorizer
+        self._handlers = handlers = parts.handlers
+        self._scheduler = parts.scheduler
+        self._admission = admission = parts.admission
+        self._events = parts.events
+        self._results = parts.results
+        self._running = parts.running
+        max_remembered_bytes = parts.limits.max_remembered_bytes
         self._has_fast_path = admission.is_unlimited and not handlers.has_retries and not authorizer.has_hooks
         self._remembered: BoundedStore[_Read] = BoundedStore(max_entries=MAX_REMEMBERED, max_bytes=max_remembered_bytes)
         self._cache: BoundedStore[tuple[float, ToolResult]] = BoundedStore(

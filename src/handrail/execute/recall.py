@@ -8,21 +8,20 @@ from typing import Any, Final, Literal
 
 from msgspec import structs
 
-from handrail.authorize.authorizer import Authorizer, Refusal
-from handrail.authorize.identity import CallArguments, CallDigests
+from handrail.authorize.authorizer import Refusal
+from handrail.authorize.identity import CallArguments
 from handrail.core import failure_results
 from handrail.core.context import ToolContext
 from handrail.core.log import log
-from handrail.core.redact import Redactor
 from handrail.core.time_budget import TimeBudget
 from handrail.core.values import ToolCall, ToolResult
 from handrail.execute.admission import Admission
+from handrail.execute.call_parts import CallParts
 from handrail.execute.handlers import Outcome
-from handrail.execute.ledger import Entry, LedgerDecision, LedgerReader, get_answer, is_unchanged
-from handrail.execute.results import CallResults, describe_duplicate, describe_entry, finish_result, replay
-from handrail.execute.running import CallStopped, EffectCall, RunningCall, RunningCalls
-from handrail.execute.scheduler import CallRef, Scheduler
-from handrail.execute.settlement import Settlement
+from handrail.execute.ledger import Entry, LedgerDecision, get_answer, is_unchanged
+from handrail.execute.results import describe_duplicate, describe_entry, finish_result, replay
+from handrail.execute.running import CallStopped, EffectCall, RunningCall
+from handrail.execute.scheduler import CallRef
 from handrail.execute.tool_pool import CompiledTool
 
 _FIRST_LOOK: Final = 0.05
@@ -33,32 +32,18 @@ _LAST_LOOK: Final = 0.5
 class CallRecall:
     """Looks calls up in the ledger, by their id and by the key of their effect."""
 
-    def __init__(
-        self,
-        *,
-        authorizer: Authorizer,
-        digests: CallDigests,
-        reader: LedgerReader,
-        settlement: Settlement,
-        scheduler: Scheduler,
-        results: CallResults,
-        redactor: Redactor,
-        running: RunningCalls,
-        claims: Mapping[CallRef, RunningCall],
-        overhead_timeout: float,
-        in_progress_timeout: float,
-    ) -> None:
-        self._reader = reader
-        self._authorizer = authorizer
-        self._digests = digests
-        self._settlement = settlement
-        self._scheduler = scheduler
-        self._results = results
-        self._redactor = redactor
-        self._running = running
+    def __init__(self, parts: CallParts, *, claims: Mapping[CallRef, RunningCall]) -> None:
+        self._reader = parts.reader
+        self._authorizer = parts.authorizer
+        self._digests = parts.digests
+        self._settlement = parts.settlement
+        self._scheduler = parts.scheduler
+        self._results = parts.results
+        self._redactor = parts.redactor
+        self._running = parts.running
         self._claims = claims
-        self._overhead_timeout = overhead_timeout
-        self._in_progress_timeout = in_progress_timeout
+        self._overhead_timeout = parts.timeouts.overhead
+        self._in_progress_timeout = parts.timeouts.in_progress
 
     async def find_known(self, sent: ToolCall, context: ToolContext[Any]) -> ToolResult | None:
         """What the ledger says about a call that cannot run as it is now, by its id alone; None if it knows nothing.

@@ -5,38 +5,28 @@ from collections.abc import Awaitable, Callable
 
 from msgspec import structs
 
-from handrail.authorize.authorizer import Authorizer, Refusal
-from handrail.authorize.identity import CallDigests
+from handrail.authorize.authorizer import Refusal
 from handrail.core import failure_results
 from handrail.core.events import CallStarted
 from handrail.core.log import log
 from handrail.core.time_budget import TimeBudget
 from handrail.core.values import ToolResult
-from handrail.execute.ledger import Entry, Ledger
+from handrail.execute.call_parts import CallParts
+from handrail.execute.ledger import Entry
 from handrail.execute.recall import CallRecall
 from handrail.execute.running import CallStopped, EffectCall
-from handrail.execute.settlement import Settlement
 
 
 class Takeover:
-    """Takes calls over from owners that are gone, for one executor: `owner`."""
+    """Takes calls over from owners that are gone, for one executor."""
 
-    def __init__(
-        self,
-        *,
-        ledger: Ledger,
-        authorizer: Authorizer,
-        digests: CallDigests,
-        recall: CallRecall,
-        settlement: Settlement,
-        owner: str,
-    ) -> None:
-        self._ledger = ledger
-        self._authorizer = authorizer
-        self._digests = digests
+    def __init__(self, parts: CallParts, *, recall: CallRecall) -> None:
+        self._ledger = parts.ledger
+        self._authorizer = parts.authorizer
+        self._digests = parts.digests
         self._recall = recall
-        self._settlement = settlement
-        self._owner = owner
+        self._settlement = parts.settlement
+        self._owner = parts.owner
 
     async def end_doubt(self, effect: EffectCall, entry: Entry) -> ToolResult | Entry:
         """The result of a call in doubt, or its entry if it may be taken over: the first that fits counts.
