@@ -70,7 +70,7 @@ class CallDigests:
         """The identity of a call as the model sent it, before any hook."""
         customer = "" if context.customer_id is None else f"c{context.customer_id}"
         sent = normalize_numbers(sent_call.arguments_json or "{}")
-        return self._digest(_write_sent(_write_scope(sent_call.name, context), customer, sent))[0]
+        return self._digest([_write_sent(_write_scope(sent_call.name, context), customer, sent)])[0]
 
     def read_call(
         self, tool: Tool[..., Any], call: ToolCall, context: ToolContext[Any], sent_call: ToolCall, value: Any = None
@@ -98,21 +98,19 @@ class CallDigests:
         if tool.repeatable:
             effect = f"{effect}{len(context.session_id)},{context.session_id}{len(call.id)},{call.id}"
         sent_scope = scope if sent_call.name == tool.name else _write_scope(sent_call.name, context)
-        identity, digest, full_digest, *changed_digest = self._digest(
-            _write_sent(sent_scope, customer, sent),
-            scope + full,
-            effect + full_key,
-            *(() if changed == full_key else (effect + changed,)),
-        )
+        texts = [_write_sent(sent_scope, customer, sent), scope + full, effect + full_key]
+        if changed != full_key:
+            texts.append(effect + changed)
+        digests = self._digest(texts)
         return CallArguments(
             call=call,
             sent_call=sent_call,
             value=value,
             arguments=arguments,
-            identity=identity,
-            digest=digest,
-            key=changed_digest[0] if changed_digest else full_digest,
-            full_key=full_digest,
+            identity=digests[0],
+            digest=digests[1],
+            key=digests[-1],
+            full_key=digests[2],
             lock_key=lock_key,
         )
 
@@ -124,7 +122,7 @@ class CallDigests:
         definition = tool.definition_digest
         customer = "" if context.customer_id is None else f"c{context.customer_id}"
         scope = f"{_write_scope(tool.name, context)}{definition},{len(customer)},{customer}"
-        return self._digest(scope + full)[0]
+        return self._digest([scope + full])[0]
 
     def digest_secret(self, secret: bytes) -> str:
         """What stands for a secret in arguments: the same for the same secret, and it says nothing about it."""
@@ -138,7 +136,7 @@ class CallDigests:
         digest.update(b"row," + row)
         return digest.hexdigest()
 
-    def _digest(self, *texts: str) -> list[str]:
+    def _digest(self, texts: list[str]) -> list[str]:
         keyed = self._keyed or self.load_key()
         digests: list[str] = []
         for text in texts:

@@ -432,10 +432,15 @@ def find_non_finite(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tu
             yield path
     elif isinstance(value, dict):
         for key, one in cast(dict[str, Any], value).items():
-            yield from find_non_finite(one, (*path, key))
+            if isinstance(one, _MAY_HOLD_FLOATS):
+                yield from find_non_finite(one, (*path, key))
     elif isinstance(value, list):
         for index, one in enumerate(cast(list[Any], value)):
-            yield from find_non_finite(one, (*path, index))
+            if isinstance(one, _MAY_HOLD_FLOATS):
+                yield from find_non_finite(one, (*path, index))
+
+
+_MAY_HOLD_FLOATS: Final = (float, dict, list)
 
 
 def _refuse_duplicate_keys(pairs: list[tuple[str, Any]]) -> None:
