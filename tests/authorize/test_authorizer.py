@@ -391,11 +391,11 @@ async def test_open_questions_are_remembered_until_they_are_answered_and_the_old
     monkeypatch.setattr(authorizer, "_MAX_ASKED", 2)
     executor: Any = Executor([act], policy=Policy([Rule.ask("act", by="operator")]))
     asked = [await executor.run(call("act", f"c-{number}", n=number), at()) for number in range(3)]
-    assert [call_id for _, call_id in executor._authorizer.asked] == ["c-1", "c-2"]
+    assert [call_id for _, call_id in executor._parts.authorizer.asked] == ["c-1", "c-2"]
 
     await executor.approvals.approve(asked[1].approval.token, by="operator", who="bo")
     assert (await executor.run(call("act", "c-1", n=1), at())).ok
-    assert [call_id for _, call_id in executor._authorizer.asked] == ["c-2"]
+    assert [call_id for _, call_id in executor._parts.authorizer.asked] == ["c-2"]
 
 
 async def test_a_read_whose_approval_cannot_be_used_up_does_not_run() -> None:
