@@ -10,13 +10,26 @@ from handrail.core.time_budget import ShieldedStep, TimeBudget
 Run = Callable[[TimeBudget, Awaitable[object]], Awaitable[object]]
 
 
+async def run_step(budget: TimeBudget, awaitable: Awaitable[object]) -> object:
+    return await budget.run_step(awaitable, is_plain=True)
+
+
+async def run_other_step(budget: TimeBudget, awaitable: Awaitable[object]) -> object:
+    return await budget.run_step(awaitable, is_plain=False)
+
+
 async def run_shielded(budget: TimeBudget, awaitable: Awaitable[object]) -> object:
-    return await budget.run_shielded(ShieldedStep(awaitable))
+    return await budget.run_shielded(ShieldedStep(awaitable, is_plain=True))
 
 
-RUNS: list[Run] = [TimeBudget.run, TimeBudget.run_step, run_shielded]
-every_run = pytest.mark.parametrize("run", RUNS, ids=["run", "run_step", "run_shielded"])
-cancelling = pytest.mark.parametrize("run", RUNS[:2], ids=["run", "run_step"])
+async def run_other_shielded(budget: TimeBudget, awaitable: Awaitable[object]) -> object:
+    return await budget.run_shielded(ShieldedStep(awaitable, is_plain=False))
+
+
+every_run = pytest.mark.parametrize(
+    "run", [TimeBudget.run, run_step, run_other_step, run_shielded, run_other_shielded], ids=lambda run: run.__name__
+)
+cancelling = pytest.mark.parametrize("run", [TimeBudget.run, run_step, run_other_step], ids=lambda run: run.__name__)
 
 
 async def wait_forever(seen: list[str]) -> None:
@@ -157,7 +170,8 @@ async def test_a_future_that_somebody_else_cancels_does_not_cancel_the_caller(ru
     assert await run(TimeBudget(10), wait()) == "it was cancelled"
 
 
-async def test_a_shielded_step_goes_on_when_its_time_is_used_up() -> None:
+@pytest.mark.parametrize("is_plain", [True, False])
+async def test_a_shielded_step_goes_on_when_its_time_is_used_up(is_plain: bool) -> None:
     gate = asyncio.get_running_loop().create_future()
 
     async def write() -> str:
@@ -166,7 +180,7 @@ async def test_a_shielded_step_goes_on_when_its_time_is_used_up() -> None:
         await asyncio.sleep(0)
         return "written"
 
-    step = ShieldedStep(write())
+    step = ShieldedStep(write(), is_plain=is_plain)
     with pytest.raises(TimeoutError):
         await TimeBudget(0.02).run_shielded(step)
     assert step.rest is not None
@@ -175,7 +189,8 @@ async def test_a_shielded_step_goes_on_when_its_time_is_used_up() -> None:
     assert await step.rest == "written"
 
 
-async def test_what_a_shielded_step_waited_for_may_fail_after_its_time() -> None:
+@pytest.mark.parametrize("is_plain", [True, False])
+async def test_what_a_shielded_step_waited_for_may_fail_after_its_time(is_plain: bool) -> None:
     gate = asyncio.get_running_loop().create_future()
     seen: list[str] = []
 
@@ -186,7 +201,7 @@ async def test_what_a_shielded_step_waited_for_may_fail_after_its_time() -> None
             seen.append("told")
             raise
 
-    step = ShieldedStep(write())
+    step = ShieldedStep(write(), is_plain=is_plain)
     with pytest.raises(TimeoutError):
         await TimeBudget(0.02).run_shielded(step)
     gate.set_exception(ValueError("disk"))
@@ -199,9 +214,9 @@ async def test_what_a_shielded_step_waited_for_may_fail_after_its_time() -> None
 async def test_a_step_inside_a_step_keeps_both_limits() -> None:
     seen: list[str] = []
     with pytest.raises(TimeoutError):
-        await TimeBudget(10).run_step(TimeBudget(0.02).run_step(wait_forever(seen)))
+        await run_step(TimeBudget(10), run_step(TimeBudget(0.02), wait_forever(seen)))
     with pytest.raises(TimeoutError):
-        await TimeBudget(0.02).run_step(TimeBudget(10).run_step(wait_forever(seen)))
+        await run_step(TimeBudget(0.02), run_step(TimeBudget(10), wait_forever(seen)))
     assert seen == ["cancelled", "cancelled"]
 
 
@@ -211,7 +226,7 @@ async def test_a_step_that_never_waits_for_anything_but_its_turn_is_late_too() -
             await asyncio.sleep(0)
 
     with pytest.raises(TimeoutError):
-        await TimeBudget(0.02).run_step(spin())
+        await run_step(TimeBudget(0.02), spin())
 
 
 async def test_a_caller_that_is_closed_closes_the_step() -> None:
@@ -223,7 +238,30 @@ async def test_a_caller_that_is_closed_closes_the_step() -> None:
         finally:
             seen.append("closed")
 
-    running = TimeBudget(10).run_step(wait())
-    running.send(None)  # pyright: ignore[reportAttributeAccessIssue]  # as a task does
+    running = run_step(TimeBudget(10), wait())
+    running.send(None)  # As a task does.
     running.close()
     assert seen == ["closed"]
+
+
+@pytest.mark.parametrize("run", [run_other_step, run_other_shielded], ids=lambda run: run.__name__)
+async def test_a_timeout_inside_a_step_that_is_not_plain_never_cancels_its_caller_later(run: Run) -> None:
+    ended = asyncio.Event()
+
+    async def connect() -> None:
+        try:
+            async with asyncio.timeout(0.1):
+                try:
+                    await asyncio.get_running_loop().create_future()
+                except asyncio.CancelledError:  # What cleans up may wait, too.
+                    await asyncio.sleep(0.15)
+        finally:
+            ended.set()
+
+    with pytest.raises(TimeoutError):
+        await run(TimeBudget(0.02), connect())
+    await ended.wait()
+    await let_others_run()
+    task = asyncio.current_task()
+    assert task is not None
+    assert task.cancelling() == 0

@@ -7,7 +7,7 @@ import pytest
 
 from handrail import Executor, Policy, Rule, ToolError, tool
 from handrail.core import ApprovalDecided, CallFinished
-from handrail.execute import MemoryLedger
+from handrail.execute import MemoryLedger, Timeouts
 from tests.execute.helpers import ALLOWED, Heard, Held, at, call, code_of
 
 
@@ -169,3 +169,39 @@ async def test_what_somebody_decides_about_a_question_is_heard_by_who_listens_to
     await executor.approvals.approve(asked.approval.token, by="operator", who="bo")
 
     assert [(event.token, event.outcome) for event in heard.of(ApprovalDecided)] == [(asked.approval.token, "approved")]
+
+
+class RemoteLedger(MemoryLedger):
+    """A ledger of a user's own, whose connection hangs for longer than a call waits for it."""
+
+    is_immediate = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ended = asyncio.Event()
+
+    async def recall(self, **of: Any) -> Any:
+        try:
+            async with asyncio.timeout(0.1):
+                try:
+                    await asyncio.get_running_loop().create_future()
+                except asyncio.CancelledError:  # It closes its connection, which hangs, too.
+                    await asyncio.sleep(0.15)
+        finally:
+            self.ended.set()
+
+
+async def test_a_ledger_that_hangs_in_a_timeout_of_its_own_never_cancels_the_caller_later() -> None:
+    ledger = RemoteLedger()
+    executor = Executor([Shop().pay], policy=ALLOWED, ledger=ledger, timeouts=Timeouts(overhead=0.02))
+
+    result = await executor.look_up(call("pay", invoice="R-1"), at())
+    assert result is not None
+    assert result.error is not None
+    assert result.error.code == "outcome_unknown"
+    await ledger.ended.wait()
+    await asyncio.sleep(0.01)  # A cancellation would arrive here.
+    task = asyncio.current_task()
+    assert task is not None
+    assert task.cancelling() == 0
+    await executor.aclose()

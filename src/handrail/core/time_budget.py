@@ -40,11 +40,13 @@ class TimeBudget(Struct):
             raise error
         return value
 
-    async def run_step(self, awaitable: Awaitable[T]) -> T:
-        """`run` for a step of a store, without a task of its own.
+    async def run_step(self, awaitable: Awaitable[T], *, is_plain: bool) -> T:
+        """`run` for a step of a store: without a task of its own, if it `is_plain` (see `ShieldedStep`).
 
         A step that goes on after it was cancelled is abandoned, too.
         """
+        if not is_plain:
+            return await self.run(awaitable)
         started = time.monotonic()
         try:
             return await _drive(_to_coroutine(awaitable), max(self._left, 0.0), None)
@@ -53,6 +55,9 @@ class TimeBudget(Struct):
 
     async def run_shielded(self, step: "ShieldedStep[T]") -> T:
         """`run_step` for a step that is not cancelled when the time is used up: it goes on as `step.rest`."""
+        if step.coroutine is None:
+            assert step.rest is not None
+            return await self.run(asyncio.shield(step.rest))
         started = time.monotonic()
         try:
             return await _drive(step.coroutine, max(self._left, 0.0), step)
@@ -94,14 +99,21 @@ _abandoned: "set[asyncio.Future[Any]]" = set()
 
 
 class ShieldedStep(Generic[T]):
-    """A step of a store that goes on when the time for it is used up."""
+    """A step of a store that goes on when the time for it is used up.
+
+    It `is_plain` if it waits for nothing but futures: then it begins in the current task, and what is left of it is
+    moved to another. Any other has a task of its own from the start: `asyncio.timeout`, task groups and the scopes of
+    anyio remember the task that they were entered in, and would cancel that one later.
+    """
 
     __slots__ = ("coroutine", "rest")
 
-    def __init__(self, awaitable: Awaitable[T]) -> None:
-        self.coroutine = _to_coroutine(awaitable)
-        self.rest: asyncio.Task[T] | None = None
-        """What is left of it, if it was not over in time."""
+    def __init__(self, awaitable: Awaitable[T], *, is_plain: bool) -> None:
+        coroutine = _to_coroutine(awaitable)
+        self.coroutine = coroutine if is_plain else None
+        """What the current task runs."""
+        self.rest: asyncio.Task[T] | None = None if is_plain else asyncio.ensure_future(coroutine)
+        """What is left of it, if it was not over in time; all of it, if it is not plain."""
 
 
 def _to_coroutine(awaitable: Awaitable[T]) -> Coroutine[Any, Any, T]:

@@ -26,7 +26,7 @@ from handrail.execute.call_parts import CallParts
 from handrail.execute.durable import DurableCalls
 from handrail.execute.event_bus import build_started
 from handrail.execute.handlers import Outcome
-from handrail.execute.ledger import Entry, LedgerDecision, is_same_decision
+from handrail.execute.ledger import Entry, LedgerDecision, awaits_plain_futures, is_same_decision
 from handrail.execute.recall import CallRecall
 from handrail.execute.results import describe_duplicate, replay
 from handrail.execute.running import (
@@ -81,6 +81,7 @@ class EffectRunner:
         self._repeat_window = parts.timeouts.repeat_window
         self._grace = min(GRACE, overhead_timeout)
         self._is_immediate = ledger.is_immediate and approvals.is_immediate
+        self._is_plain = awaits_plain_futures(ledger, approvals, parts.work)
         self._needs_lease = ledger.needs_lease
         self._warns_without_customer = warns_without_customer and ledger.needs_lease
         self._is_written = ledger.is_written
@@ -468,7 +469,7 @@ class EffectRunner:
                 approvals=self._approvals,
                 started=started if self._is_audited else None,
             )
-        claim = None if self._is_immediate else ShieldedStep(claiming)
+        claim = None if self._is_immediate else ShieldedStep(claiming, is_plain=self._is_plain)
         try:
             return await (claiming if claim is None else effect.budget.run_shielded(claim))
         except BaseException as error:

@@ -253,6 +253,18 @@ class Ledger(Protocol):
         ...
 
 
+def awaits_plain_futures(*parts: object) -> bool:
+    """Whether parts of a store say that their methods wait for futures only, which any task can wait for.
+
+    `awaits_plain_futures` is True for what is in a file of SQLite. A part that does not have it may use anything that
+    remembers its task, such as `asyncio.timeout`: its methods get a task of their own.
+    """
+    return all(
+        part is None or getattr(part, "is_immediate", False) or getattr(part, "awaits_plain_futures", False)
+        for part in parts
+    )
+
+
 # The state table.
 
 
@@ -350,6 +362,7 @@ class LedgerReader:
     def __init__(self, ledger: Ledger, *, repeat_window: float) -> None:
         self._ledger = ledger
         self._is_immediate = ledger.is_immediate
+        self._is_plain = awaits_plain_futures(ledger)
         self._repeat_window = repeat_window
 
     async def decide(
@@ -366,7 +379,7 @@ class LedgerReader:
             recalling = self._ledger.recall(
                 session_id=session_id, call_id=call_id, key=arguments.key, full_key=arguments.full_key
             )
-            recalled = await (recalling if self._is_immediate else budget.run_step(recalling))
+            recalled = await (recalling if self._is_immediate else budget.run_step(recalling, is_plain=self._is_plain))
         except Exception as error:
             log.exception("the ledger cannot be read")
             raise Refusal(failure_results.ledger_unreadable(tool.name)) from error
@@ -383,7 +396,8 @@ class LedgerReader:
     async def get(self, ref: CallRef, budget: TimeBudget) -> Entry | None:
         """The entry of a call, if there is one. Raises what the ledger raises."""
         session_id, call_id = ref
-        return (await budget.run_step(self._ledger.recall(session_id=session_id, call_id=call_id))).by_id
+        recalling = self._ledger.recall(session_id=session_id, call_id=call_id)
+        return (await budget.run_step(recalling, is_plain=self._is_plain)).by_id
 
 
 # The ledger in memory.

@@ -30,6 +30,7 @@ from handrail.execute.ledger import (
     RecordedResult,
     State,
     VerifyAnswer,
+    awaits_plain_futures,
     is_unchanged,
     settle_entry,
 )
@@ -217,6 +218,7 @@ class Settlement:
         self._handlers = handlers
         self._redactor = redactor
         self._is_immediate = ledger.is_immediate
+        self._is_plain = awaits_plain_futures(ledger, work)
         self._is_written = ledger.is_written
         # What is not written is kept as it is.
         self._to_text = redactor.output if ledger.is_written else _as_text
@@ -263,7 +265,7 @@ class Settlement:
         """Settle the entry; if the ledger does not answer in time, go on trying after the call has its result."""
         if self._is_immediate:
             return await self.settle(entry, outcome)
-        settling = ShieldedStep(self._settle_held(entry, outcome))
+        settling = ShieldedStep(self._settle_held(entry, outcome), is_plain=self._is_plain)
         try:
             return await budget.run_shielded(settling)
         except TimeoutError:

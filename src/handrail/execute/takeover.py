@@ -12,7 +12,7 @@ from handrail.core.log import log
 from handrail.core.time_budget import TimeBudget
 from handrail.core.values import ToolResult
 from handrail.execute.call_parts import CallParts
-from handrail.execute.ledger import Entry
+from handrail.execute.ledger import Entry, awaits_plain_futures
 from handrail.execute.recall import CallRecall
 from handrail.execute.running import CallStopped, EffectCall
 
@@ -22,6 +22,7 @@ class Takeover:
 
     def __init__(self, parts: CallParts, *, recall: CallRecall) -> None:
         self._ledger = parts.ledger
+        self._is_plain = awaits_plain_futures(parts.ledger)
         self._authorizer = parts.authorizer
         self._digests = parts.digests
         self._recall = recall
@@ -96,7 +97,7 @@ class Takeover:
             entry, owner=self._owner, lease_until=lease_until, run_until=run_until, started=started
         )
         try:
-            taken = await effect.budget.run_step(taking)
+            taken = await effect.budget.run_step(taking, is_plain=self._is_plain)
         except Exception as error:
             log.exception("the ledger cannot be written")
             raise Refusal(failure_results.outcome_unknown(effect.tool.name), effect.decision) from error

@@ -51,6 +51,11 @@ class SqlApprovals:
         self._cipher = cipher
         self._statements = ApprovalStatements(is_sqlite=database.is_sqlite)
 
+    @property
+    def awaits_plain_futures(self) -> bool:
+        """Whether its methods wait for futures only: those of the thread that has the connection to SQLite."""
+        return self._database.is_sqlite
+
     def is_in(self, database: Database) -> bool:
         """Whether these approvals are in this database."""
         return self._database is database or self._database.url == database.url

@@ -53,6 +53,11 @@ class SqlLedger:
         """The connections of threads that renew leases: each executor has one, with an event loop of its own."""
 
     @property
+    def awaits_plain_futures(self) -> bool:
+        """Whether its methods wait for futures only: those of the thread that has the connection to SQLite."""
+        return self._database.is_sqlite
+
+    @property
     def digest_key(self) -> bytes:
         """The key of all digests; the first process that opens the database creates it."""
         if self._digest_key is None:

@@ -63,6 +63,11 @@ class SqlWork:
         if isinstance(self.delivery, SqlDelivery):
             self.delivery.bind(self)
 
+    @property
+    def awaits_plain_futures(self) -> bool:
+        """Whether its methods wait for futures only: those of the thread that has the connection to SQLite."""
+        return self._database.is_sqlite
+
     def is_in(self, database: Database) -> bool:
         """Whether these calls are in this database."""
         return self._database is database or self._database.url == database.url
