@@ -172,5 +172,6 @@ async def test_what_can_still_be_repeated_is_not_purged_and_its_number_never_res
 async def test_a_claim_is_refused_when_the_entry_before_is_gone(kept: Any) -> None:
     repeated = an_entry(number=1, full_number=1)
 
+    assert await kept.ledger.claim(an_entry(), approval=None, approvals=kept.approvals)  # Of another effect.
     assert not await kept.ledger.claim(repeated, approval=None, approvals=kept.approvals)
     assert (await kept.ledger.recall(session_id=repeated.session_id, call_id=repeated.call_id)).by_id is None
