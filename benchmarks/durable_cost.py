@@ -1,97 +1,128 @@
-"""What a durable call costs beside one whose ledger is in the same database, in CPU of one process.
+"""What durable calls cost beside a call whose ledger is in the same database, in CPU of one process.
 
-python -m benchmarks.durable_cost
+    python -m benchmarks.durable_cost
+    python -m benchmarks.durable_cost --temporal      # its development server delivers: `.ci/adapters temporal`
+
+One call after the other. A round trip is `submit`, a worker, and `wait`.
 """
 
 import asyncio
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
-from itertools import count
 from pathlib import Path
 from typing import Any
 
 from handrail import Executor, Policy, Rule, ToolCall, ToolContext, tool
+from handrail.core.log import log
 from handrail.execute import Worker
 from handrail.store import open_store
+from tests.durable.engines import open_delivery, open_temporal
 from tests.postgres import PostgresServer
 
-_BATCH = 10
+_BATCH = 40
 """Calls of one sample."""
+
+Samples = dict[str, list[float]]
+"""Microseconds of CPU for one call: `plain`, `run` and `round trip`, as many of each, measured in turns."""
 
 
 def measure(*, calls: int) -> dict[str, dict[str, float]]:
-    """Microseconds of CPU for each call, medians: `plain`, `run` and `round trip`, by database."""
+    """Medians of the microseconds of CPU for one call, by database and kind."""
+    return {
+        name: {kind: statistics.median(kept) for kind, kept in samples.items()}
+        for name, samples in _sample_databases(calls).items()
+    }
+
+
+def _sample_databases(calls: int) -> dict[str, Samples]:
     server = PostgresServer(fsync=True)
-    memory = Path("/dev/shm") if Path("/dev/shm").is_dir() else None
-    with tempfile.TemporaryDirectory(dir=memory) as folder:
+    with tempfile.TemporaryDirectory(dir=_find_memory()) as folder:
         try:
             server.start()
             urls = {"SQLite": f"sqlite:///{folder}/durable.db", "Postgres": server.new_database()}
-            return {name: asyncio.run(_measure(url, calls)) for name, url in urls.items()}
+            return {name: asyncio.run(_sample(url, calls)) for name, url in urls.items()}
         finally:
             server.remove()
 
 
-@tool
-async def pay(number: int) -> str:
+async def _sample_temporal(calls: int) -> Samples:
+    with tempfile.TemporaryDirectory(dir=_find_memory()) as folder:
+        async with open_temporal(lease=15.0) as engine:
+            return await _sample(f"sqlite:///{folder}/durable.db", calls, engine=engine)
+
+
+def _find_memory() -> Path | None:
+    memory = Path("/dev/shm")
+    return memory if memory.is_dir() else None
+
+
+@tool(key="invoice")
+async def pay(invoice: str) -> str:
     """Pay."""
-    return f"paid {number}"
+    return f"paid {invoice}"
 
 
-@tool(durable=True)
-async def pay_durably(number: int) -> str:
-    """Pay, in whichever process."""
-    return f"paid {number}"
+@tool(key="invoice", durable=True)
+async def pay_durably(invoice: str) -> str:
+    """Pay, whatever becomes of this process."""
+    return f"paid {invoice}"
 
 
-async def _measure(url: str, calls: int) -> dict[str, float]:
-    numbers = count(1)
-    context = ToolContext[Any](session_id="s-1", customer_id="c-1")
-    async with open_store(url) as store:
-        executor = Executor([pay, pay_durably], policy=Policy([Rule.allow("pay*")]), store=store)
+async def _sample(url: str, calls: int, *, engine: str = "-") -> Samples:
+    context = ToolContext[Any](session_id="s-1", customer_id="ann")
+    samples: Samples = {"plain": [], "run": [], "round trip": []}
+    async with open_delivery(engine) as delivery, open_store(url, delivery=delivery) as store:
+        executor = Executor([pay, pay_durably], policy=Policy([Rule.allow("*")]), store=store)
 
-        def build_call(name: str) -> tuple[ToolCall, str]:
-            number = next(numbers)
-            call = ToolCall(id=f"call_{number}", name=name, arguments_json=f'{{"number": {number}}}')
-            return call, f"paid {number}"
+        async def run(call: ToolCall) -> None:
+            assert (await executor.run(call, context)).ok
 
-        async def run(name: str) -> None:
-            call, expected = build_call(name)
-            result = await executor.run(call, context)
-            assert result.output == expected, result
+        async def travel(call: ToolCall) -> None:
+            assert await executor.submit(call, context) is None
+            assert (await executor.wait(session_id="s-1", call_id=call.id, timeout=60)).ok
 
-        async def go_round() -> None:
-            call, expected = build_call("pay_durably")
-            result = await executor.submit(call, context)
-            assert result is None, result
-            result = await executor.wait(session_id="s-1", call_id=call.id, timeout=60)
-            assert result.output == expected, result
-
-        works: dict[str, Callable[[], Awaitable[None]]] = {
-            "plain": lambda: run("pay"),
-            "run": lambda: run("pay_durably"),
-            "round trip": go_round,
-        }
-        samples: dict[str, list[float]] = {name: [] for name in works}
-        async with Worker(executor) as worker:
-            working = asyncio.create_task(worker.run())
-            try:
-                for number in range(-2, calls // _BATCH):
-                    for name, work in works.items():
-                        began = time.process_time()
-                        for _ in range(_BATCH):
-                            await work()
-                        if number >= 0:
-                            samples[name].append((time.process_time() - began) / _BATCH * 1e6)
-            finally:
-                working.cancel()
-                await asyncio.wait([working])
+        for number in range(-1, max(calls // _BATCH, 3)):  # The first round warms up.
+            costs = {
+                "plain": await _time(run, "pay", f"plain-{number}"),
+                "run": await _time(run, "pay_durably", f"run-{number}"),
+            }
+            async with Worker(executor) as worker:  # Not during the others: it looks for calls while it is idle.
+                working = asyncio.create_task(worker.run())
+                costs["round trip"] = await _time(travel, "pay_durably", f"trip-{number}")
+            await working
+            if number >= 0:
+                for kind, cost in costs.items():
+                    samples[kind].append(cost)
         await executor.aclose()
-    return {name: statistics.median(kept) for name, kept in samples.items()}
+    return samples
+
+
+async def _time(make: Callable[[ToolCall], Awaitable[None]], name: str, prefix: str) -> float:
+    began = time.process_time()
+    for number in range(_BATCH):
+        invoice = f"{prefix}-{number}"
+        await make(ToolCall(id=invoice, name=name, arguments_json=f'{{"invoice": "{invoice}"}}'))
+    return (time.process_time() - began) / _BATCH * 1e6
+
+
+def _print_ratios(name: str, samples: Samples) -> None:
+    for kind in ("run", "round trip"):
+        ratios = [cost / plain for cost, plain in zip(samples[kind], samples["plain"], strict=True)]
+        print(f"{name}, {kind}: {statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})")
+
+
+def main() -> None:
+    """Print the ratios: the median of the rounds, the least and the most."""
+    log.logger.disabled = True
+    if "--temporal" in sys.argv[1:]:
+        _print_ratios("Temporal", asyncio.run(_sample_temporal(400)))
+    else:
+        for name, samples in _sample_databases(400).items():
+            _print_ratios(name, samples)
 
 
 if __name__ == "__main__":
-    for _name, _figures in measure(calls=200).items():
-        print(_name, {kind: round(us) for kind, us in _figures.items()})
+    main()
