@@ -14,11 +14,11 @@ from handrail.errors import InvalidArgumentsError
 from handrail.guide import GuidelineMatch, ParameterOptions, Plan, ToolVerdict
 from handrail.guide.claims import build_effect, find_false_claims
 from handrail.guide.confirmation import decide_pending, find_objection
+from handrail.guide.evidence import EvidenceSources
 from handrail.guide.parameters import compile_tool
 from handrail.guide.verdicts import (
     NOT_ADAPTED,
     AdaptedArguments,
-    EvidenceSources,
     MalformedResponse,
     adapt_verdicts,
     build_arguments_key,

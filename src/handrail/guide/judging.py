@@ -16,9 +16,10 @@ from handrail.core.text import compact_json
 from handrail.core.wording import contains_words
 from handrail.errors import BadResponseError, ConfigError, ProviderError, RefusalError, shorten
 from handrail.guide.definition import Guide, Retriever, Variable
+from handrail.guide.evidence import EvidenceSources
 from handrail.guide.parameters import GuidedTool, add_choices, resolve_choices
 from handrail.guide.values import CandidateTool, Draft, Guideline, GuidelineMatch, Judge, Plan, PlanRequest, ToolVerdict
-from handrail.guide.verdicts import EvidenceSources, MalformedResponse, check_plan
+from handrail.guide.verdicts import MalformedResponse, check_plan
 from handrail.providers.messages import Message, ToolMessage, UserMessage
 from handrail.providers.provider import Usage
 

@@ -3,7 +3,6 @@
 import asyncio
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from datetime import date
 from typing import Any, Final, TypedDict, cast
 
 from msgspec import Struct, structs
@@ -13,10 +12,11 @@ from handrail.core.context import ToolContext
 from handrail.core.log import log
 from handrail.core.text import canonical_json, encodable, faithful_json
 from handrail.core.values import ToolCall
-from handrail.core.wording import contains_words, mentions_value
+from handrail.core.wording import contains_words
 from handrail.errors import InvalidArgumentsError, ToolError, shorten
 from handrail.formats.call_parsing import parse_object
 from handrail.guide.definition import RANK, Guide
+from handrail.guide.evidence import EvidenceSources, find_missing_evidence
 from handrail.guide.guidelines import CallOrder
 from handrail.guide.parameters import GuidedTool, adapt_value, read_enum
 from handrail.guide.values import (
@@ -128,17 +128,6 @@ def _check_type(value: object, kind: type[Any], place: str) -> None:
         raise MalformedResponse(f"{place} must be a {kind.__name__}, got {type(value).__name__}.")
 
 
-class EvidenceSources(Struct, frozen=True, kw_only=True):
-    """The texts that evidence for a value may be quoted from."""
-
-    customer: tuple[str, ...]
-    """What the customer wrote."""
-    others: tuple[str, ...] = ()
-    """What the agent wrote, and what tools, variables and terms say."""
-    variables: Mapping[str, Any] = {}
-    today: date | None = None
-
-
 class AdaptedArguments(Struct, frozen=True, kw_only=True):
     """What the adapters of a tool made of the arguments of one verdict."""
 
@@ -229,7 +218,7 @@ def check_arguments(
     if not tool.tool.read_only:
         for name in given:
             if name not in invalid and (
-                reason := _find_missing_evidence(tool, name, said[name], verdict, find_sources())
+                reason := find_missing_evidence(tool, name, said[name], verdict, find_sources())
             ):
                 missing[name] = reason
     if not (missing or invalid or error):
@@ -308,29 +297,6 @@ def _is_among(value: Any, allowed: Sequence[Any]) -> bool:
     if isinstance(value, list):
         return all(item in allowed for item in cast(list[Any], value))
     return value in allowed
-
-
-def _find_missing_evidence(
-    tool: GuidedTool, name: str, value: Any, verdict: ToolVerdict, sources: EvidenceSources
-) -> str | None:
-    """Find why the evidence for a value does not support it: the words must be quoted, and contain the value."""
-    options = tool.get_options(name)
-    if options.source == "model" or options.hidden or value == tool.get_default(name):
-        return None
-    if options.source != "customer" and value in sources.variables.values():
-        return None
-    evidence = verdict.evidence.get(name)
-    if not isinstance(evidence, str) or not evidence.strip():
-        return "nothing in the conversation supports a value for it"
-    if not any(contains_words(text, evidence) for text in sources.customer):
-        if options.source == "customer":
-            return "the customer has not said it"
-        if not any(contains_words(text, evidence) for text in sources.others):
-            return "the words that were quoted for it are not in the conversation"
-    # A value of a list of choices is a code: the words that stand for it are others.
-    if name in tool.coded or mentions_value(evidence, value, today=sources.today):
-        return None
-    return "the words that were quoted for it do not contain the value"
 
 
 def _select_reportable(tool: GuidedTool, names: Iterable[str]) -> set[str]:

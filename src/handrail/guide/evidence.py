@@ -1,0 +1,45 @@
+"""Checks that the conversation supports the values of a consequential call."""
+
+from collections.abc import Mapping
+from datetime import date
+from typing import Any
+
+from msgspec import Struct
+
+from handrail.core.wording import contains_words, mentions_value
+from handrail.guide.parameters import GuidedTool
+from handrail.guide.values import ToolVerdict
+
+
+class EvidenceSources(Struct, frozen=True, kw_only=True):
+    """The texts that evidence for a value may be quoted from."""
+
+    customer: tuple[str, ...]
+    """What the customer wrote."""
+    others: tuple[str, ...] = ()
+    """What the agent wrote, and what tools, variables and terms say."""
+    variables: Mapping[str, Any] = {}
+    today: date | None = None
+
+
+def find_missing_evidence(
+    tool: GuidedTool, name: str, value: Any, verdict: ToolVerdict, sources: EvidenceSources
+) -> str | None:
+    """Find why the evidence for a value does not support it: the words must be quoted, and contain the value."""
+    options = tool.get_options(name)
+    if options.source == "model" or options.hidden or value == tool.get_default(name):
+        return None
+    if options.source != "customer" and value in sources.variables.values():
+        return None
+    evidence = verdict.evidence.get(name)
+    if not isinstance(evidence, str) or not evidence.strip():
+        return "nothing in the conversation supports a value for it"
+    if not any(contains_words(text, evidence) for text in sources.customer):
+        if options.source == "customer":
+            return "the customer has not said it"
+        if not any(contains_words(text, evidence) for text in sources.others):
+            return "the words that were quoted for it are not in the conversation"
+    # A value of a list of choices is a code: the words that stand for it are others.
+    if name in tool.coded or mentions_value(evidence, value, today=sources.today):
+        return None
+    return "the words that were quoted for it do not contain the value"
