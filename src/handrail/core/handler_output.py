@@ -10,6 +10,7 @@ import pydantic
 from msgspec import structs
 from pydantic_core import from_json
 
+from handrail.core import failure_results
 from handrail.core.log import log
 from handrail.core.media import MediaPart
 from handrail.core.text import compact_json
@@ -19,6 +20,13 @@ from handrail.errors import UnusableOutputError
 _SCALARS: Final = frozenset({str, int, float, bool, type(None)})
 _ENCODER: Final = msgspec.json.Encoder()
 _MAX_DEPTH: Final = 200
+_ONLY_OURS: Final = frozenset(
+    {
+        *("tool_not_found", "approval_required", "refused_by_hook", "in_progress", "duplicate_call", "cancelled"),
+        "outcome_unknown",
+    }
+)
+"""Codes that say what the executor did with a call: in the failure of a handler they would be taken for that."""
 
 
 def is_plain(output: Any) -> bool:
@@ -156,6 +164,22 @@ def clean_result(result: ToolResult, *, tool: str) -> ToolResult:
         control=control,
         guidelines=result.guidelines,
     )
+
+
+def clean_failure(result: ToolResult, *, tool: str, read_only: bool) -> ToolResult:
+    """A failure that a handler returned or raised, without a code that only the executor may use.
+
+    A code that leaves open what happened becomes `outcome_unknown`; a read may use these for something else.
+    """
+    error = result.error
+    assert error is not None
+    is_open = error.code in ("in_progress", "outcome_unknown")
+    if error.code not in _ONLY_OURS or (is_open and read_only):
+        return result
+    log.error("%s failed with the code %s, which only the executor may use", tool, error.code)
+    if is_open:
+        return failure_results.outcome_unknown(tool)
+    return structs.replace(result, error=structs.replace(error, code="tool_execution_failed"))
 
 
 def _is_control(control: object) -> bool:

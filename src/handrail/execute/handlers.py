@@ -13,6 +13,7 @@ from handrail.core import failure_results
 from handrail.core.context import ToolContext
 from handrail.core.events import Event
 from handrail.core.handler_output import (
+    clean_failure,
     clean_result,
     collect_iterators,
     collect_output,
@@ -212,27 +213,15 @@ class HandlerRunner:
 
 
 _JSON_TYPES: Final = frozenset({str, int, bool, type(None), dict, list})
-_ONLY_OURS: Final = frozenset(
-    {
-        *("tool_not_found", "approval_required", "refused_by_hook", "in_progress", "duplicate_call", "cancelled"),
-        "outcome_unknown",
-    }
-)
-"""Codes that say what the executor did with a call: in the failure of a handler they would be taken for that."""
 
 
 def _outcome_of_failure(compiled: CompiledTool, result: ToolResult) -> Outcome:
     """A failure that a handler returned or raised: nothing happened, unless it says that nobody knows."""
-    error, tool = result.error, compiled.tool
-    assert error is not None
-    is_open = error.code in ("in_progress", "outcome_unknown")
-    if error.code not in _ONLY_OURS or (is_open and tool.read_only):  # A read may use these for something else.
-        return Outcome(result=result, happened="no", is_healthy=True)
-    log.error("%s failed with the code %s, which only the executor may use", tool.name, error.code)
-    if is_open:
-        return Outcome(result=failure_results.outcome_unknown(tool.name), happened="unknown", is_healthy=True)
-    replaced = structs.replace(error, code="tool_execution_failed")
-    return Outcome(result=structs.replace(result, error=replaced), happened="no", is_healthy=True)
+    tool = compiled.tool
+    result = clean_failure(result, tool=tool.name, read_only=tool.read_only)
+    assert result.error is not None
+    is_unknown = result.error.code == "outcome_unknown" and not tool.read_only
+    return Outcome(result=result, happened="unknown" if is_unknown else "no", is_healthy=True)
 
 
 def _outcome_of_unusable(compiled: CompiledTool, problem: str) -> Outcome:
