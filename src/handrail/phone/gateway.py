@@ -17,6 +17,7 @@ from handrail.core.log import log
 from handrail.core.redact import Redactor
 from handrail.errors import ConfigError
 from handrail.execute.store import Store
+from handrail.phone.admission import UNAVAILABLE, CallRefusal, admit_call
 from handrail.phone.events import Listeners
 from handrail.phone.incoming import IncomingCall, read_header_numbers
 from handrail.phone.options import MachineOptions
@@ -36,9 +37,6 @@ if TYPE_CHECKING:
     from openai import AsyncOpenAI
 
 MakeContext = Callable[[IncomingCall], ToolContext[Any] | Awaitable[ToolContext[Any]]]
-
-NOT_FOUND, UNAVAILABLE, BUSY, DECLINED = 404, 480, 486, 603
-"""What SIP calls the reasons to turn a call away."""
 
 
 class PhoneStore(Store, Protocol):
@@ -189,20 +187,18 @@ class PhoneGateway:
             cfg = await self._tenants.find(number)
             if cfg is not None:
                 break
-        if cfg is None:
-            dialled = ", ".join(call.dialled[:3]) or "(none)"
-            return self._turn_away(call, NOT_FOUND, f"no tenant has the dialled number {dialled}")
-        if not cfg.enabled:
-            return self._turn_away(call, UNAVAILABLE, "the tenant is not enabled", cfg)
-        if self._is_draining:
-            return self._turn_away(call, UNAVAILABLE, "the gateway is draining", cfg)
-        if len(self.calls) + len(self._ringing) >= self._max_calls:
-            return self._turn_away(call, BUSY, "too many calls", cfg)
-        theirs = sum(session.tenant.tenant_id == cfg.tenant_id for session in self.calls.values())
-        theirs += sum(tenant_id == cfg.tenant_id for tenant_id in self._ringing.values())
-        if theirs >= cfg.limits.max_calls:
-            return self._turn_away(call, BUSY, "too many calls of this tenant", cfg)
-        return cfg
+        under_way = [*(session.tenant.tenant_id for session in self.calls.values()), *self._ringing.values()]
+        admitted = admit_call(
+            call,
+            cfg,
+            is_draining=self._is_draining,
+            calls=len(under_way),
+            max_calls=self._max_calls,
+            tenant_calls=under_way.count(cfg.tenant_id) if cfg is not None else 0,
+        )
+        if isinstance(admitted, CallRefusal):
+            return self._turn_away(call, admitted.status, admitted.reason, cfg)
+        return admitted
 
     def _turn_away(self, call: IncomingCall, status: int, reason: str, cfg: TenantConfig | None = None) -> int:
         tenant_id = cfg.tenant_id if cfg is not None else None
