@@ -15,7 +15,7 @@ from handrail.errors import ConfigError, ProviderDownError
 from handrail.guide import GuidelineMatch, Plan, ScriptedJudge, ToolVerdict
 from handrail.providers import ModelRequest, ModelResponse, StreamEvent, TextDelta
 from handrail.serve import ApiLimits, ChatAgent, build_app
-from handrail.serve.api.conversations import RunningTurn
+from handrail.serve.api.turns import RunningTurn
 from handrail.store import SqlStore, open_store
 from handrail.tenants import TenantConfig
 from handrail.testing import ScriptedProvider
@@ -309,7 +309,7 @@ async def test_one_turn_at_a_time_runs_in_all_replicas_together(store: SqlStore)
 
 @pytest.mark.proves("SV-14")
 async def test_a_turn_is_interrupted_at_any_replica(store: SqlStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("handrail.serve.api.conversations.RENEW_SECONDS", 0.02)
+    monkeypatch.setattr("handrail.serve.api.turns.RENEW_SECONDS", 0.02)
     gate = Gate("never", "never")
     agent = ChatAgent(provider=gate)
     async with open_replica(store, agent=agent) as first, open_replica(store, agent=agent) as second:
@@ -406,7 +406,7 @@ async def test_a_stream_that_is_never_read_ends_all_the_same_and_takes_little_me
             kept.append(turn)
 
     monkeypatch.setattr(RunningTurn, "add", watch)
-    monkeypatch.setattr("handrail.serve.api.conversations._MAX_TEXT_CHARS", 200)
+    monkeypatch.setattr("handrail.serve.api.turns._MAX_TEXT_CHARS", 200)
     words = "word " * 20_000
     async with (
         listen(store, make_agent(words)) as (url, headers, _),

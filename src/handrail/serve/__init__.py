@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 from handrail.core.lazy_exports import build_getattr
 
 if TYPE_CHECKING:
-    from handrail.serve.api.conversations import ChatAgent
     from handrail.serve.api.gate import ApiLimits
+    from handrail.serve.api.turns import ChatAgent
     from handrail.serve.app import build_app
 
 __all__ = ["ApiLimits", "ChatAgent", "build_app"]
@@ -15,7 +15,7 @@ __getattr__ = build_getattr(
     __name__,
     {
         "ApiLimits": "handrail.serve.api.gate",
-        "ChatAgent": "handrail.serve.api.conversations",
+        "ChatAgent": "handrail.serve.api.turns",
         "build_app": "handrail.serve.app",
     },
 )

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
     from handrail.phone.gateway import PhoneGateway
-    from handrail.serve.api.conversations import Conversations
+    from handrail.serve.api.turns import Conversations
     from handrail.serve.tenant_pools import TenantPool, TenantPools
 
 _MAX_ID_CHARS: Final = 512

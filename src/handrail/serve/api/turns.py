@@ -1,4 +1,4 @@
-"""Conversations of an agent that is served: each is in the store, and one process at a time runs its turn."""
+"""The turns of an agent that is served: each conversation is in the store, and one process at a time runs its turn."""
 
 import asyncio
 import secrets
