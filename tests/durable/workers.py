@@ -3,10 +3,14 @@
 import asyncio
 import os
 import signal
+import sqlite3
 import sys
 from asyncio.subprocess import PIPE, Process
+from contextlib import closing
 from pathlib import Path
 from typing import Any
+
+from sqlalchemy import make_url
 
 from handrail import Executor, Policy, Rule, ToolCall, ToolContext, tool
 from handrail.execute import Timeouts, Worker
@@ -135,8 +139,9 @@ async def work(url: str, path: str, how: str, mode: str, engine: str) -> None:
 class WorkerProcess:
     """A process that can be killed, frozen and thawed."""
 
-    def __init__(self, process: Process) -> None:
+    def __init__(self, process: Process, url: str) -> None:
         self._process = process
+        self._url = make_url(url)
 
     @classmethod
     async def start(
@@ -145,7 +150,7 @@ class WorkerProcess:
         environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
         arguments = ("-m", "tests.durable.workers", url, effects, how, mode, engine)
         process = await asyncio.create_subprocess_exec(sys.executable, *arguments, stdout=PIPE, env=environment)
-        return cls(process)
+        return cls(process, url)
 
     async def wait_for(self, line: str) -> None:
         assert self._process.stdout is not None
@@ -159,7 +164,24 @@ class WorkerProcess:
         await self._process.wait()
 
     def freeze(self) -> None:
-        self._process.send_signal(signal.SIGSTOP)
+        """Stop the process, but not while it writes: with the lock of an SQLite file it would stop all others, too."""
+        for _ in range(20):
+            self._process.send_signal(signal.SIGSTOP)
+            if self._can_write():
+                return
+            self.thaw()
+        raise AssertionError("the process writes all the time")
+
+    def _can_write(self) -> bool:
+        if self._url.get_backend_name() != "sqlite":
+            return True
+        with closing(sqlite3.connect(str(self._url.database), timeout=0.5, isolation_level=None)) as connection:
+            try:
+                connection.execute("BEGIN IMMEDIATE")
+            except sqlite3.OperationalError:
+                return False
+            connection.execute("ROLLBACK")
+        return True
 
     def thaw(self) -> None:
         self._process.send_signal(signal.SIGCONT)

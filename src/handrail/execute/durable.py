@@ -21,7 +21,7 @@ from handrail.core.values import Approval, Decision, ToolCall, ToolResult
 from handrail.errors import ConfigError, ToolError, must_propagate
 from handrail.execute.call_parts import CallParts
 from handrail.execute.call_relay import NoticeReceiver, NoticeSender
-from handrail.execute.ledger import LedgerDecision
+from handrail.execute.ledger import LedgerDecision, awaits_plain_futures
 from handrail.execute.recall import CallRecall, is_entry_of
 from handrail.execute.results import describe_duplicate, describe_entry, finish_result, replay
 from handrail.execute.running import EffectCall
@@ -57,6 +57,7 @@ class DurableCalls:
         self._events = parts.events
         self._redactor = parts.redactor
         self._overhead_timeout = parts.timeouts.overhead
+        self._is_plain = awaits_plain_futures(work)
         self._unserved_after = parts.timeouts.unserved_after
         self._max_queued = parts.limits.max_queued_per_tenant
         self._sending: set[asyncio.Task[None]] = set()
@@ -192,7 +193,8 @@ class DurableCalls:
         )
         if item.is_heard:
             await self._receiver.follow(item)
-        if not await budget.run(self.work.put(item, max_queued=self._max_queued)):
+        putting = self.work.put(item, max_queued=self._max_queued)
+        if not await budget.run_step(putting, is_plain=self._is_plain):
             return failure_results.queue_full(tool.name, _QUEUE_RETRY)
         await self._send(item, call, context)
         return None
@@ -329,7 +331,7 @@ class DurableCalls:
     async def _read_result(self, ref: CallRef) -> ToolResult | None:
         """The result of a stored call that a worker has just ended; None if it is tried again."""
         session_id, call_id = ref
-        item = await TimeBudget(self._overhead_timeout).run(self.work.get(session_id=session_id, call_id=call_id))
+        item = await self._get_item(session_id, call_id)
         if item is not None and item.state == "waiting":
             result = failure_results.outcome_unknown(item.tool)
         else:
@@ -344,9 +346,7 @@ class DurableCalls:
         item = None
         while True:
             try:
-                item = await TimeBudget(self._overhead_timeout).run(
-                    self.work.get(session_id=session_id, call_id=call_id)
-                )
+                item = await self._get_item(session_id, call_id)
                 if item is not None and item.is_heard and self._receiver.can_hear(session_id):
                     await self._receiver.follow(item)
                 result = await self._find_result(item, session_id, call_id)
@@ -370,6 +370,10 @@ class DurableCalls:
                 else failure_results.ledger_unreadable(name)
             )
         return name, result
+
+    async def _get_item(self, session_id: str, call_id: str) -> WorkItem | None:
+        getting = self.work.get(session_id=session_id, call_id=call_id)
+        return await TimeBudget(self._overhead_timeout).run_step(getting, is_plain=self._is_plain)
 
     async def _find_result(self, item: WorkItem | None, session_id: str, call_id: str) -> ToolResult | None:
         if item is not None and item.state != "done":

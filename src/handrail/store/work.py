@@ -381,22 +381,25 @@ class SqlDelivery:
         stopped = asyncio.ensure_future(stopping.wait())
         try:
             async with work.signals.watch_queue(handle.lease) as wait_for_work:
+                is_woken = False
                 while not stopping.is_set():
                     running = {task for task in running if not task.done()}
                     free = max_running - len(running)
-                    taken = await self._take(work, handle, free) if free > 0 else []
+                    taken = await self._take(work, handle, free, is_woken=is_woken) if free > 0 else []
+                    is_woken = False
                     for item in taken:
                         running.add(asyncio.create_task(handle(item.id), name=f"handrail:deliver:{item.id}"))
                     if not taken:
-                        await wait_for_work({stopped, *running} if free <= 0 else {stopped})
+                        is_woken = await wait_for_work({stopped, *running} if free <= 0 else {stopped})
             if running:
                 await asyncio.wait(running)
         finally:
             stopped.cancel()
 
-    async def _take(self, work: SqlWork, handle: Handle, free: int) -> list[WorkItem]:
+    async def _take(self, work: SqlWork, handle: Handle, free: int, *, is_woken: bool) -> list[WorkItem]:
         try:
-            if work.signals.is_polled and not await work.is_due():  # A look costs less than SQLite's lock.
+            # A look costs less than SQLite's lock; nobody has to look who was told of a call.
+            if work.signals.is_polled and not is_woken and not await work.is_due():
                 return []
             taken = await work.take_many(
                 handle,
@@ -442,21 +445,23 @@ class WorkSignals:
     @asynccontextmanager
     async def watch_queue(
         self, lease: float
-    ) -> "AsyncGenerator[Callable[[set[asyncio.Future[Any]]], Awaitable[None]]]":
-        """Wait for calls to take, or for other things, inside the block."""
+    ) -> "AsyncGenerator[Callable[[set[asyncio.Future[Any]]], Awaitable[bool]]]":
+        """Wait for calls to take, or for other things, inside the block: True if somebody told of a call."""
         await self._start_listening()
         event = asyncio.Event()
         self._workers.add(event)
         longest = min(lease / 6, 1.0)  # Leases end without a word.
         interval = min(0.02 if self.is_polled else longest, longest)
 
-        async def wait(others: "set[asyncio.Future[Any]]") -> None:
+        async def wait(others: "set[asyncio.Future[Any]]") -> bool:
             waiting = asyncio.ensure_future(event.wait())
             try:
                 await asyncio.wait({waiting, *others}, timeout=interval, return_when=asyncio.FIRST_COMPLETED)
             finally:
                 waiting.cancel()
+            is_woken = event.is_set()
             event.clear()
+            return is_woken
 
         try:
             yield wait
