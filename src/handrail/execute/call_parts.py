@@ -25,6 +25,7 @@ from handrail.execute.scheduler import Scheduler
 from handrail.execute.settlement import LeaseKeeper, Settlement
 from handrail.execute.store import Store, StoreParts, find_work
 from handrail.execute.threads import WorkerThreads
+from handrail.execute.verification import Verification
 from handrail.execute.work import Work
 
 
@@ -48,6 +49,7 @@ class CallParts(Struct, frozen=True, kw_only=True):
     output_limiter: OutputLimiter
     leases: LeaseKeeper
     settlement: Settlement
+    verification: Verification
     scheduler: Scheduler
     admission: AdmissionControl
     running: RunningCalls
@@ -100,6 +102,7 @@ def build_parts(
         threads=threads, output_limiter=output_limiter, secrets=Secrets(secrets), retry=retry, emit=events.emit
     )
     leases = LeaseKeeper(ledger, lease_timeout=timeouts.lease, lease_grace=timeouts.lease_grace, owner=owner, work=work)
+    settlement = Settlement(ledger=ledger, handlers=handlers, redactor=redactor, leases=leases, work=work)
     return CallParts(
         owner=owner,
         store=store,
@@ -115,7 +118,8 @@ def build_parts(
         handlers=handlers,
         output_limiter=output_limiter,
         leases=leases,
-        settlement=Settlement(ledger=ledger, handlers=handlers, redactor=redactor, leases=leases, work=work),
+        settlement=settlement,
+        verification=Verification(ledger=ledger, handlers=handlers, settlement=settlement),
         scheduler=Scheduler(),
         admission=AdmissionControl(limits, events=events),
         running=running,

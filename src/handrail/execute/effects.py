@@ -69,6 +69,7 @@ class EffectRunner:
         self._digests = parts.digests
         self._handlers = parts.handlers
         self._settlement = parts.settlement
+        self._verification = parts.verification
         self._scheduler = parts.scheduler
         self._admission = parts.admission
         self._is_limited = not parts.admission.is_unlimited
@@ -548,7 +549,7 @@ class EffectRunner:
             return outcome.result
         if outcome.happened == "unknown":
             arguments = effect.actual.arguments
-            verifying = self._settlement.verify(
+            verifying = self._verification.ask(
                 compiled, effect.actual.call, effect.context, entry, arguments, budget=effect.budget, has_ended=True
             )
             running.stopped_by = None  # What stopped the handler does not stop this; another cancellation does.

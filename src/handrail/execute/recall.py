@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import Mapping
 from time import perf_counter
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from msgspec import structs
 
@@ -17,8 +17,7 @@ from handrail.core.time_budget import TimeBudget
 from handrail.core.values import ToolCall, ToolResult
 from handrail.execute.admission import Admission
 from handrail.execute.call_parts import CallParts
-from handrail.execute.handlers import Outcome
-from handrail.execute.ledger import Entry, LedgerDecision, get_answer, is_unchanged
+from handrail.execute.ledger import Entry, LedgerDecision, is_unchanged
 from handrail.execute.results import describe_duplicate, describe_entry, finish_result, replay
 from handrail.execute.running import CallStopped, EffectCall, RunningCall
 from handrail.execute.scheduler import CallRef
@@ -37,6 +36,7 @@ class CallRecall:
         self._authorizer = parts.authorizer
         self._digests = parts.digests
         self._settlement = parts.settlement
+        self._verification = parts.verification
         self._scheduler = parts.scheduler
         self._results = parts.results
         self._redactor = parts.redactor
@@ -119,33 +119,6 @@ class CallRecall:
             if now_known is None or not is_unchanged(now_known, entry):
                 return False
         return True
-
-    async def verify(
-        self,
-        compiled: CompiledTool,
-        sent: CallArguments,
-        context: ToolContext[Any],
-        entry: Entry,
-        budget: TimeBudget,
-    ) -> "ToolResult | Literal['nothing happened'] | None":
-        """Ask the tool what became of a call in doubt, and record it if it happened; None if it cannot tell."""
-        tool, arguments = compiled.tool, sent.arguments
-        if entry.changed_arguments is not None:  # Those of the call in doubt.
-            arguments = tool.dump(tool.parse(entry.changed_arguments))
-        has_ended = entry.has_ended_at(time.time())
-        outcome = await self._settlement.verify(
-            compiled, sent.call, context, entry, arguments, budget=budget, has_ended=has_ended
-        )
-        if not isinstance(outcome, Outcome):
-            if outcome is not None and outcome != get_answer(entry):
-                await self._settlement.record_answer(entry, outcome)
-            return None
-        if outcome.happened == "no":
-            return "nothing happened"
-        if tool.durable:
-            entry = structs.replace(entry, is_durable=True)
-        await self._settlement.settle(entry, outcome)
-        return structs.replace(outcome.result, origin="verified")
 
     async def answer(
         self, effect: EffectCall, known: LedgerDecision, admission: Admission
@@ -264,7 +237,7 @@ class CallRecall:
         is_running = known.step == "in_progress" or self._running.find((entry.session_id, entry.call_id)) is not None
         if is_running or not known.is_same:
             return failure_results.unsettled(name, is_running=is_running)
-        found = await self.verify(compiled, sent, context, entry, budget)
+        found = await self._verification.settle_doubt(compiled, sent, context, entry, budget)
         if found != "nothing happened":
             return found or failure_results.outcome_unknown(name)
         is_recorded = await self._settlement.settle_as_failed(entry)  # Others must know it, or it stays unknown.

@@ -1,7 +1,6 @@
 """What becomes of consequential calls: their leases, their outcomes in the ledger, and the doubts that remain."""
 
 import asyncio
-import inspect
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -12,16 +11,14 @@ from msgspec import Struct, structs
 
 from handrail.authorize.approvals import check_limit
 from handrail.core import failure_results
-from handrail.core.context import ToolContext
 from handrail.core.events import DoubtResolved, Event
-from handrail.core.handler_output import is_plain
 from handrail.core.log import log
 from handrail.core.media import limit_media
 from handrail.core.redact import Redactor, is_longer
 from handrail.core.secret_patterns import MAX_PIECE
 from handrail.core.time_budget import ShieldedStep, TimeBudget
 from handrail.core.values import Decision, ToolCall, ToolResult
-from handrail.errors import CallTakenOverError, ConfigError, must_propagate
+from handrail.errors import CallTakenOverError, ConfigError
 from handrail.execute.handlers import HandlerRunner, Outcome, outcome_of_error
 from handrail.execute.ledger import (
     MAX_RECORDED_MEDIA_BYTES,
@@ -358,58 +355,6 @@ class Settlement:
             media=media,
             notice=result.notice,
         )
-
-    async def verify(
-        self,
-        compiled: CompiledTool,
-        call: ToolCall,
-        context: ToolContext[Any],
-        entry: Entry,
-        arguments: dict[str, Any],
-        *,
-        budget: TimeBudget,
-        has_ended: bool,
-    ) -> Outcome | VerifyAnswer | None:
-        """The outcome according to the tool's `verify`, or why it does not know one; None if the tool has no `verify`.
-
-        `verify` returns a value or True (it happened), False (it did not), or None (it cannot tell). Its "no" counts
-        only once the handler cannot be running any more.
-        """
-        tool = compiled.tool
-        verify = tool.verify
-        if verify is None:
-            return None
-        context = self._handlers.build_context(call, context, entry.idempotency_key)
-        try:
-            found = await budget.run(self._call_verify(verify, arguments, context, tool.name))
-        except BaseException as error:
-            if must_propagate(error):
-                raise
-            log.error("verify of %s failed", tool.name, exc_info=error)
-            return "failed"
-        if found is None or (found is False and not has_ended):
-            return "cannot_tell" if found is None else "too_early"
-        if found is False:
-            return Outcome(result=failure_results.verified_failure(tool.name), happened="no")
-        output = f"`{tool.name}` took effect." if found is True else found
-        if is_plain(output):
-            outcome = self._handlers.outcome_of_output(compiled, output, entry.session_id)
-        else:
-            outcome = await self._handlers.collect_outcome(compiled, output, entry.session_id)
-        return await self.note_changes(entry, outcome)
-
-    async def record_answer(self, entry: Entry, answer: VerifyAnswer) -> None:
-        """Write what `verify` said about a call that another process began: an operator of any process sees it."""
-        try:
-            await self._ledger.record_answer(entry, answer)
-        except Exception:  # It changes nothing about the doubt.
-            log.exception("what verify said about %s could not be recorded", entry.tool)
-
-    async def _call_verify(self, verify: Any, arguments: dict[str, Any], context: ToolContext[Any], name: str) -> Any:
-        if inspect.iscoroutinefunction(verify):
-            return await verify(arguments, context)
-        found = await self._handlers.threads.run(lambda: verify(arguments, context), owner=name)
-        return await found if inspect.isawaitable(found) else found
 
 
 def _is_long(outcome: Outcome) -> bool:

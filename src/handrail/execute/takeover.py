@@ -27,6 +27,7 @@ class Takeover:
         self._digests = parts.digests
         self._recall = recall
         self._settlement = parts.settlement
+        self._verification = parts.verification
         self._owner = parts.owner
 
     async def end_doubt(self, effect: EffectCall, entry: Entry) -> ToolResult | Entry:
@@ -38,7 +39,9 @@ class Takeover:
         tool, unknown = effect.tool, failure_results.outcome_unknown(effect.tool.name)
         try:
             if not tool.idempotent:
-                verifying = self._recall.verify(effect.compiled, effect.sent, effect.context, entry, effect.budget)
+                verifying = self._verification.settle_doubt(
+                    effect.compiled, effect.sent, effect.context, entry, effect.budget
+                )
                 found = await effect.running.wait(verifying)
                 if found != "nothing happened":
                     return found or unknown
