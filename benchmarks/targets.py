@@ -34,7 +34,7 @@ IMPORT_LIMITS = {
     "from handrail import Agent": 2.5,
     "from handrail.phone import PhoneGateway": 3.0,
 }
-DEFINITIONS_LIMIT_MS = 1.0
+DEFINITIONS_LIMIT_MS = 2.5
 MEANING_ROW, MEANING_SIZES, MEANING_LIMIT = "search by meaning, without the model", (1_000, 10_000), 12.0
 
 
