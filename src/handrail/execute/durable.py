@@ -27,7 +27,7 @@ from handrail.execute.results import describe_duplicate, describe_entry, finish_
 from handrail.execute.running import EffectCall
 from handrail.execute.scheduler import CallRef
 from handrail.execute.tool_pool import CompiledTool
-from handrail.execute.work import WaitForEnd, Work, WorkItem, can_wake
+from handrail.execute.work import WaitForEnd, Work, WorkItem, can_wake, send_item
 
 Authorize = Callable[
     [CompiledTool, CallArguments, ToolContext[Any], LedgerDecision, TimeBudget], Awaitable[Authorization]
@@ -35,8 +35,6 @@ Authorize = Callable[
 
 _RETRY_DELAY: Final = 0.2
 """Seconds until a store that is away is asked again by somebody who waits."""
-_SEND_TIMEOUT: Final = 5.0
-"""Seconds that a delivery may take to accept an id; one that fails is sent again by a worker."""
 
 
 class DurableCalls:
@@ -215,13 +213,7 @@ class DurableCalls:
 
     async def send(self, item: WorkItem) -> None:
         """Bring a stored call to a worker. What fails here is sent again by a worker: the row is there."""
-        try:
-            sending = self.work.delivery.send(item.id, tenant=item.tenant_id, priority=item.priority)
-            await asyncio.wait_for(sending, _SEND_TIMEOUT)
-        except Exception:
-            log.warning(
-                "a call of %s is stored; it could not be sent, and a worker sends it again", item.tool, exc_info=True
-            )
+        await send_item(self.work.delivery, item)
 
     # Parking.
 

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Final, Literal, Protocol
 from msgspec import Struct, structs
 
 from handrail.authorize.approvals import Approvals
+from handrail.core.log import log
 from handrail.core.values import Decision, ToolCall
 from handrail.execute.call_notices import CallNotice, NoticeBoard, OnNotice
 from handrail.execute.delivery import Delivery, MemoryDelivery
@@ -18,6 +19,8 @@ from handrail.execute.scheduler import CallRef
 WorkState = Literal["queued", "running", "parked", "waiting", "done"]
 """`queued`: a worker may take it. `running`: one has it. `parked`: somebody has to approve it first. `waiting`: it was
 begun, and nobody knows how it ended. `done`: it has its result."""
+_SEND_TIMEOUT: Final = 5.0
+"""Seconds that a delivery may take to accept an id."""
 
 
 class WorkItem(Struct, frozen=True, kw_only=True):
@@ -379,6 +382,16 @@ class MemoryWork:
     def list_items(self) -> Iterable[WorkItem]:
         """Every stored call, in the order in which they came."""
         return tuple(self._items.values())
+
+
+async def send_item(delivery: Delivery, item: WorkItem) -> None:
+    """Bring a stored call to a worker. What fails here is sent again by a worker: the row is there."""
+    try:
+        await asyncio.wait_for(delivery.send(item.id, tenant=item.tenant_id, priority=item.priority), _SEND_TIMEOUT)
+    except Exception:
+        log.warning(
+            "a call of %s is stored; it could not be sent, and a worker sends it again", item.tool, exc_info=True
+        )
 
 
 def can_wake(by: str, state: str) -> bool:

@@ -21,7 +21,7 @@ from handrail.execute.call_notices import CallNotice, NoticeBoard, OnNotice
 from handrail.execute.delivery import Delivery, Handle
 from handrail.execute.recorded_result import RecordedResult
 from handrail.execute.scheduler import CallRef
-from handrail.execute.work import ObservedLease, WaitForEnd, WorkItem, WorkState
+from handrail.execute.work import ObservedLease, WaitForEnd, WorkItem, WorkState, send_item
 from handrail.store.database import Database, build_engine
 from handrail.store.encryption import Cipher
 from handrail.store.records import decode_record, encode_record
@@ -34,7 +34,6 @@ _NOTICES: Final = "handrail_work_notices"
 _MAX_PAYLOAD_BYTES: Final = 7_900
 """Of what Postgres notifies with: it takes less than 8,000."""
 _PUBLISH: Final = text(f"SELECT pg_notify('{_NOTICES}', p) FROM unnest(CAST(:payloads AS text[])) AS p")
-_SEND_TIMEOUT: Final = 5.0
 _AWAY_DELAY: Final = 1.0
 """Seconds until a database that is away is asked again."""
 
@@ -223,11 +222,7 @@ class SqlWork:
         """Bring calls that were queued to a worker; what cannot be sent now is sent by a worker later."""
         self.signals.wake_workers()
         for item in items:
-            try:
-                sending = self.delivery.send(item.id, tenant=item.tenant_id, priority=item.priority)
-                await asyncio.wait_for(sending, _SEND_TIMEOUT)
-            except Exception:
-                log.warning("a call of %s is queued, but it could not be sent", item.tool, exc_info=True)
+            await send_item(self.delivery, item)
 
     async def find(self, *, resend_after: float, limit: int = 100) -> list[WorkItem]:
         """Queue what is due, and find what has to be sent again: nothing, if the database itself delivers."""
