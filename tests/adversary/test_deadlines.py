@@ -172,6 +172,7 @@ class Stuck(MemoryLedger):
     def __init__(self, where: str) -> None:
         super().__init__()
         self.where = where
+        self.can_claim_new = where != "recall"  # type: ignore[misc]  # Otherwise nothing is looked up.
         self.free = asyncio.Event()
 
     async def recall(self, **options: Any) -> Any:

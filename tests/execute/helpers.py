@@ -70,8 +70,10 @@ async def quiet(count: Callable[[], object] | None = None) -> None:
 class Book(MemoryLedger):
     """A ledger in which a test can look, and that is away when it is told to be."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, can_claim_new: bool = True) -> None:
         super().__init__()
+        self.can_claim_new = can_claim_new  # type: ignore[misc]
+        """Without it, as with a ledger of a user's own, each call is looked up before it is claimed."""
         self.away: dict[str, int] = {}
         """How often each of `recall`, `claim` and `settle` still fails; -1 is always."""
         self.settled: list[Entry] = []

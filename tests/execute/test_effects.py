@@ -477,7 +477,7 @@ class SlowBook(Book):
     is_immediate = False
 
     def __init__(self, slow: str) -> None:
-        super().__init__()
+        super().__init__(can_claim_new=slow != "recall")
         self.slow, self.reached, self.go = slow, asyncio.Event(), asyncio.Event()
 
     async def _wait(self, what: str) -> None:

@@ -83,6 +83,7 @@ class Doomed:
     """The ledger of a process that is killed while its handler runs: it claims, and never writes what became of it."""
 
     is_immediate, needs_lease, is_written = False, True, True
+    can_claim_new = True
 
     def __init__(self, ledger: Any, *, lease_over: bool) -> None:
         self._ledger = ledger

@@ -348,6 +348,7 @@ async def test_a_cancellation_reaches_a_call_that_waits_for_the_ledger_at_once()
 
     class Stuck(MemoryLedger):
         is_immediate: ClassVar[bool] = False
+        can_claim_new: ClassVar[bool] = False
 
         async def recall(self, **of: Any) -> Any:
             reading.set()

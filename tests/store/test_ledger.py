@@ -73,6 +73,31 @@ async def test_what_was_claimed_is_found_by_its_id_and_by_its_key(kept: Any) -> 
     assert await recalled(kept.ledger, structs.replace(entry, key="another", full_key="another")) == (entry, None)
 
 
+@pytest.mark.parametrize("known_by", ["call_id", "key", "full_key", "sent_key", "nothing"])
+async def test_a_call_that_was_not_looked_up_is_claimed_only_if_looking_would_find_nothing(
+    kept: Any, known_by: str
+) -> None:
+    known = an_entry(sent_key="sent")
+    assert await claimed(kept, known)
+    key = {"key": known.key, "sent_key": "sent"}.get(known_by)
+    values = {"call_id": known.call_id} if known_by == "call_id" else {}
+    values |= {"full_key": known.full_key} if known_by == "full_key" else {}
+    entry = an_entry(**values, **({"key": key, "full_key": "own"} if key else {}))
+
+    found = await recalled(kept.ledger, entry)
+    is_claimed = await kept.ledger.claim(entry, approval=None, approvals=kept.approvals, is_new=True)
+    assert is_claimed == (known_by == "nothing") == (found == (None, None))
+    assert (await recalled(kept.ledger, entry) == found) is not is_claimed
+
+
+async def test_a_call_that_was_not_looked_up_is_not_new_if_only_a_repetition_of_it_is_left(kept: Any) -> None:
+    first = an_entry()
+    assert await claimed(kept, an_entry(key="k", number=0, full_key="f", full_number=0)) is True
+    assert await claimed(kept, an_entry(key="k", number=1, full_key=first.key, full_number=0)) is True
+    entry = an_entry(key="k", number=0, full_key="another")
+    assert await kept.ledger.claim(entry, approval=None, approvals=kept.approvals, is_new=True) is False
+
+
 async def test_the_id_of_a_call_is_its_own_in_its_session_only(kept: Any) -> None:
     first = an_entry(session_id="s-1", call_id="c")
     second = an_entry(session_id="s-2", call_id="c")

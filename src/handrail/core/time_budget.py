@@ -55,14 +55,17 @@ class TimeBudget(Struct):
 
     async def run_shielded(self, step: "ShieldedStep[T]") -> T:
         """`run_step` for a step that is not cancelled when the time is used up: it goes on as `step.rest`."""
-        if step.coroutine is None:
-            assert step.rest is not None
-            return await self.run(asyncio.shield(step.rest))
         started = time.monotonic()
         try:
-            return await _drive(step.coroutine, max(self._left, 0.0), step)
+            if step.coroutine is not None:
+                return await _drive(step.coroutine, max(self._left, 0.0), step)
+            assert step.rest is not None
+            done, _ = await asyncio.wait({step.rest}, timeout=max(self._left, 0.0))
         finally:
             self._left -= time.monotonic() - started
+        if not done:
+            raise TimeoutError
+        return step.rest.result()
 
 
 async def _capture(awaitable: Awaitable[T]) -> "tuple[T, None] | tuple[Any, BaseException]":

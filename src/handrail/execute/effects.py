@@ -2,7 +2,6 @@
 
 import asyncio
 import time
-from collections.abc import Coroutine
 from contextlib import suppress
 from time import perf_counter
 from typing import Any, Final
@@ -26,8 +25,15 @@ from handrail.execute.call_parts import CallParts
 from handrail.execute.durable import DurableCalls
 from handrail.execute.event_bus import build_started
 from handrail.execute.handlers import Outcome
-from handrail.execute.ledger import Entry, LedgerDecision, awaits_plain_futures, is_same_decision
-from handrail.execute.recall import CallRecall
+from handrail.execute.ledger import (
+    NOTHING_KNOWN,
+    Entry,
+    LedgerDecision,
+    awaits_plain_futures,
+    can_claim_new,
+    is_same_decision,
+)
+from handrail.execute.recall import CallRecall, is_entry_of
 from handrail.execute.results import describe_duplicate, replay
 from handrail.execute.running import (
     GRACE,
@@ -41,7 +47,7 @@ from handrail.execute.running import (
 from handrail.execute.scheduler import CallRef, LocksCrossed, current_scope
 from handrail.execute.takeover import Takeover
 from handrail.execute.tool_pool import CompiledTool
-from handrail.execute.work import StoredCall
+from handrail.execute.work import StoredCall, WorkItem
 
 _MAX_ROUNDS: Final = 20
 """How often a call looks into the ledger again because another call was faster."""
@@ -51,6 +57,10 @@ _MAX_CONFIRMATIONS: Final = 3
 """How often a call confirms that it is still this executor's, if each time takes longer than a lease."""
 
 
+_MAX_UNSETTLED: Final = 50_000
+"""Above so many calls that are not settled, each new one is looked up before it is claimed."""
+
+
 class EffectRunner:
     """Runs consequential calls. The ledger decides what runs; each handler runs at most once."""
 
@@ -58,6 +68,9 @@ class EffectRunner:
         ledger, approvals, authorizer = parts.ledger, parts.approvals, parts.authorizer
         self._claims: dict[CallRef, RunningCall] = {}
         """The calls of this process that are, or are about to be, in the ledger as running."""
+        self._unsettled: set[CallRef] = set()
+        """The entries that this executor has claimed or taken over, and of which it did not write how they ended."""
+        self._can_claim_new = can_claim_new(ledger)
         self.recall = CallRecall(parts, claims=self._claims)
         self._takeover = Takeover(parts, recall=self.recall)
         self.durable = None if parts.work is None else DurableCalls(parts, work=parts.work, recall=self.recall)
@@ -239,8 +252,16 @@ class EffectRunner:
         self._results.end_call(effect.running, effect.actual.call, result, effect.started, effect.decision)
 
     async def _run_steps(self, effect: EffectCall, admission: Admission) -> ToolResult:
-        """Recall, authorise, wait, claim, run, settle. A claim that fails starts over with what is known then."""
+        """Recall, authorise, wait, claim, run, settle. A claim that fails starts over with what is known then.
+
+        A call that nobody has to be asked about is claimed first, if nothing is known about it: recall and claim are
+        then one step of the ledger.
+        """
         running = effect.running
+        if (authorization := self._authorize_new(effect)) is not None:
+            result = await self._claim_and_run(effect, NOTHING_KNOWN, authorization, admission, is_new=True)
+            if result is not None:
+                return result
         for _ in range(_MAX_ROUNDS):
             effect.is_recalled = False
             reading = self._reader.decide(effect.sent, running.ref, effect.tool, effect.context, effect.budget)
@@ -274,22 +295,39 @@ class EffectRunner:
             effect.actual = effect.sent
             if authorization.call is not effect.sent.call:
                 known = await self._apply_changes(effect, authorization, known, admission)
-            if self._is_limited or not effect.queue_entry.is_granted or running.stopped_by is not None:
-                await self._wait_for_turn(effect, admission)
-            entry = self._build_entry(effect, known, authorization.approval)
-            if self._is_written:
-                entry = await self._redact_entry(entry, effect.actual)
-            if running.stopped_by is not None:
-                raise CallStopped(running.stopped_by)
-            self._claims[running.ref] = running
-            try:
-                started = build_started(effect.actual.call, effect.context) if self._events.has_listeners else None
-                if await self._claim(effect, entry, authorization, started):
-                    return await self._run_claimed(effect, entry, authorization.approval, started, admission)
-            finally:
-                del self._claims[running.ref]
+            result = await self._claim_and_run(effect, known, authorization, admission)
+            if result is not None:
+                return result
         log.error("%s could not be claimed, and nothing in the ledger says why", effect.tool.name)
         return failure_results.ledger_unreadable(effect.tool.name)
+
+    async def _claim_and_run(
+        self,
+        effect: EffectCall,
+        known: LedgerDecision,
+        authorization: Authorization,
+        admission: Admission,
+        *,
+        is_new: bool = False,
+    ) -> ToolResult | None:
+        """Wait, claim, run, settle; None if the call could not be claimed. One that `is_new` was not looked up."""
+        running = effect.running
+        if self._is_limited or not effect.queue_entry.is_granted or running.stopped_by is not None:
+            await self._wait_for_turn(effect, admission)
+        entry = self._build_entry(effect, known, authorization)
+        if self._is_written:
+            entry = await self._redact_entry(entry, effect.actual)
+        if running.stopped_by is not None:
+            raise CallStopped(running.stopped_by)
+        self._claims[running.ref] = running
+        try:
+            started = build_started(effect.actual.call, effect.context) if self._events.has_listeners else None
+            if not await self._claim(effect, entry, authorization, started, admission, is_new=is_new):
+                return None
+            effect.is_recalled, effect.decision = True, authorization.decision
+            return await self._run_claimed(effect, entry, authorization.approval, started, admission)
+        finally:
+            del self._claims[running.ref]
 
     async def _wait_for_turn(self, effect: EffectCall, admission: Admission) -> None:
         """Wait in the queue of the session or of the lock key, and for the limits."""
@@ -341,6 +379,30 @@ class EffectRunner:
             del self._claims[ref]
 
     # 2. Authorise.
+
+    def _authorize_new(self, effect: EffectCall) -> Authorization | None:
+        """The authorization of a call that can be claimed without being looked up; None if it has to be.
+
+        If that claim fails, it is undone: where an older entry of the same id may be this executor's, it would be
+        that one.
+        """
+        if not self._can_claim_new or self._is_limited or not effect.queue_entry.is_granted:
+            return None
+        running = effect.running
+        if running.stopped_by is not None or running.ref in self._claims or running.ref in self._unsettled:
+            return None
+        sent = effect.sent
+        decision = self._authorizer.decide_at_once(
+            effect.compiled.policy, sent.call, sent.get_arguments, effect.context
+        )
+        if decision is None:
+            return None
+        if effect.stored is not None:  # What was decided when it was stored holds.
+            item = effect.stored.item
+            decision = item.decision
+            if decision is None or decision.action != "allow" or item.approval is not None or item.repeat:
+                return None
+        return Authorization(decision=decision, call=sent.call, value=sent.value)
 
     def _authorize_at_once(
         self, compiled: CompiledTool, sent: CallArguments, known: LedgerDecision
@@ -416,7 +478,7 @@ class EffectRunner:
         )
         return structs.replace(entry, decision=decision, arguments=arguments)
 
-    def _build_entry(self, effect: EffectCall, known: LedgerDecision, approval: Approval | None) -> Entry:
+    def _build_entry(self, effect: EffectCall, known: LedgerDecision, authorization: Authorization) -> Entry:
         """Build the entry of a call that is about to be claimed; `_redact_entry` comes before it is written."""
         now, context, sent, actual = time.time(), effect.context, effect.sent, effect.actual
         if self._warns_without_customer and context.customer_id is None:
@@ -452,24 +514,32 @@ class EffectRunner:
             run_until=run_until,
             repeat_until=run_until + self._repeat_window,
             guideline_ids=actual.call.guideline_ids,
-            decision=effect.decision,
-            approval=None if approval is None else approval.token,
+            decision=authorization.decision,
+            approval=None if authorization.approval is None else authorization.approval.token,
             is_durable=effect.tool.durable,
         )
 
     async def _claim(
-        self, effect: EffectCall, entry: Entry, authorization: Authorization, started: CallStarted | None
+        self,
+        effect: EffectCall,
+        entry: Entry,
+        authorization: Authorization,
+        started: CallStarted | None,
+        admission: Admission,
+        *,
+        is_new: bool,
     ) -> bool:
-        """Write the entry and consume the approval; False if another call was faster."""
+        """Write the entry and consume the approval; False if another call was faster, or is known already."""
+        options: dict[str, Any] = {"is_new": True} if is_new else {}
         if effect.tool.durable and effect.stored is None and self.durable is not None:
-            claiming = self._claim_with_row(effect, entry, authorization, started, self.durable)
-        else:
-            claiming = self._ledger.claim(
-                entry,
-                approval=authorization.approval,
-                approvals=self._approvals,
-                started=started if self._is_audited else None,
-            )
+            options |= {"item": self._build_row(effect, entry, self.durable), "work": self.durable.work}
+        claiming = self._ledger.claim(
+            entry,
+            approval=authorization.approval,
+            approvals=self._approvals,
+            started=started if self._is_audited else None,
+            **options,
+        )
         claim = None if self._is_immediate else ShieldedStep(claiming, is_plain=self._is_plain)
         try:
             return await (claiming if claim is None else effect.budget.run_shielded(claim))
@@ -479,34 +549,35 @@ class EffectRunner:
             await self._settlement.undo_claim(entry, claim, result)
             if not isinstance(error, Exception):
                 raise
+            if is_new:
+                result = await self._answer_unclaimed(effect, result, admission)
             raise Refusal(result, effect.decision) from error
 
-    def _claim_with_row(
-        self,
-        effect: EffectCall,
-        entry: Entry,
-        authorization: Authorization,
-        started: CallStarted | None,
-        durable: DurableCalls,
-    ) -> Coroutine[Any, Any, bool]:
-        """Claim a durable call that runs here: if this process dies, a worker finds its row."""
-        item = durable.build_item(
+    async def _answer_unclaimed(self, effect: EffectCall, unavailable: ToolResult, admission: Admission) -> ToolResult:
+        """The result of a call that was not looked up and could not be claimed: what is known about it, if it is."""
+        ref = effect.running.ref
+        known = await self._reader.decide(effect.sent, ref, effect.tool, effect.context, effect.budget)
+        entry = known.entry
+        if entry is None or known.step in ("run", "ask_again"):
+            return unavailable
+        if entry.state == "running" and entry.owner == self._owner and is_entry_of(entry, ref):
+            return unavailable  # The claim was written, and is being undone.
+        answer = await self.recall.answer(effect, known, admission)
+        if answer is None:
+            return failure_results.ledger_unreadable(effect.tool.name)
+        return answer if isinstance(answer, ToolResult) else failure_results.outcome_unknown(effect.tool.name)
+
+    def _build_row(self, effect: EffectCall, entry: Entry, durable: DurableCalls) -> WorkItem:
+        """The row of a durable call that runs here: if this process dies, a worker finds it."""
+        return durable.build_item(
             effect.tool,
             effect.sent,
             effect.context,
             call_id=entry.call_id,
-            decision=effect.decision,
+            decision=entry.decision,
             approval=entry.approval,
             repeat=entry.repeat,
             owner=self._owner,
-        )
-        return self._ledger.claim(
-            entry,
-            approval=authorization.approval,
-            approvals=self._approvals,
-            started=started if self._is_audited else None,
-            item=item,
-            work=durable.work,
         )
 
     # 4. Run and settle.
@@ -520,6 +591,11 @@ class EffectRunner:
         admission: Admission,
     ) -> ToolResult:
         running, compiled, context, value = effect.running, effect.compiled, effect.context, effect.actual.value
+        ref = (entry.session_id, entry.call_id)
+        if len(self._unsettled) < _MAX_UNSETTLED:
+            self._unsettled.add(ref)
+        else:
+            self._can_claim_new = False
         if started is not None:
             self._events.emit(started)
         if self._needs_lease:
@@ -562,8 +638,10 @@ class EffectRunner:
             is_recorded = await self._settlement.settle(entry, outcome)
         else:
             is_recorded = await self._settlement.settle_within(entry, outcome, effect.budget)
-        if effect.stored is not None and is_recorded and outcome.happened != "unknown":
-            effect.stored.is_ended = True
+        if is_recorded and outcome.happened != "unknown":
+            self._unsettled.discard(ref)
+            if effect.stored is not None:
+                effect.stored.is_ended = True
         return outcome.result if is_recorded else structs.replace(outcome.result, recorded=False)
 
     async def _confirm(self, effect: EffectCall, entry: Entry) -> Entry | None:

@@ -197,6 +197,7 @@ class Ledger(Protocol):
         started: CallStarted | None = None,
         item: "WorkItem | None" = None,
         work: "Work | None" = None,
+        is_new: bool = False,
     ) -> bool:
         """Write the entry and consume the approval, both or none. False if the id or a number of a key is taken, if the
         entry with the number before is gone, or if the approval cannot be consumed.
@@ -206,6 +207,9 @@ class Ledger(Protocol):
 
         `item` is the row of a durable call that runs where it was made: it is stored in `work`, in the same
         transaction if that is in the same database. Both are passed for such calls only.
+
+        `is_new` is passed to a ledger that has `can_claim_new`: the call was not looked up, so that the claim also
+        fails if `recall` would find an entry.
         """
         ...
 
@@ -265,6 +269,14 @@ def awaits_plain_futures(*parts: object) -> bool:
     )
 
 
+def can_claim_new(ledger: Ledger) -> bool:
+    """Whether a ledger says that it can claim a call that was not looked up, if it knows nothing about it.
+
+    `can_claim_new` is True for those of Handrail. Without it every call is looked up first.
+    """
+    return getattr(ledger, "can_claim_new", False)
+
+
 # The state table.
 
 
@@ -288,7 +300,8 @@ class LedgerDecision(Struct, frozen=True, kw_only=True, gc=False):
     """Whether the arguments of the entry are those of the call: only then may the call join or verify it."""
 
 
-_NOTHING_KNOWN: Final = LedgerDecision(step="run")
+NOTHING_KNOWN: Final = LedgerDecision(step="run")
+"""What the table says about a call of which the ledger has nothing."""
 
 
 def decide_from_ledger(
@@ -303,12 +316,12 @@ def decide_from_ledger(
 ) -> LedgerDecision:
     """What to do with a call, given the entry with its id and the newest entries with its keys."""
     if recalled is _NOTHING_RECALLED:  # Most calls are new.
-        return _NOTHING_KNOWN
+        return NOTHING_KNOWN
     if recalled.by_id is not None:
         return _decide_by_id(recalled.by_id, identity=identity, now=now)
     entry = _select_entry(recalled, now)
     if entry is None:
-        return _NOTHING_KNOWN
+        return NOTHING_KNOWN
     is_same = identity == entry.identity or arguments_digest == entry.arguments_digest
     decision = LedgerDecision(
         step="run",
@@ -420,6 +433,7 @@ class MemoryLedger:
     is_immediate: ClassVar[bool] = True
     needs_lease: ClassVar[bool] = False
     is_written: ClassVar[bool] = False
+    can_claim_new: ClassVar[bool] = True
 
     def __init__(self, *, max_entries: int = 100_000, max_bytes: int = 100_000_000, keep_for: float = 86_400.0) -> None:
         if max_entries < 1:
@@ -462,12 +476,15 @@ class MemoryLedger:
         started: CallStarted | None = None,
         item: "WorkItem | None" = None,
         work: "Work | None" = None,
+        is_new: bool = False,
     ) -> bool:
         ref = (entry.session_id, entry.call_id)
         newest, newest_full = self._by_key.get(entry.key), self._by_full_key.get(entry.full_key)
         if ref in self._by_id or entry.number != (newest.number + 1 if newest else 0):
             return False
         if entry.full_number != (newest_full.full_number + 1 if newest_full else 0):
+            return False
+        if is_new and (newest or newest_full or entry.key in self._by_sent_key):
             return False
         if len(self._by_id) >= self._max_entries:
             self._make_room(entry.claimed_at)

@@ -42,6 +42,7 @@ class SqlLedger:
     is_immediate: ClassVar[bool] = False
     needs_lease: ClassVar[bool] = True
     is_written: ClassVar[bool] = True
+    can_claim_new: ClassVar[bool] = True
 
     def __init__(self, database: Database, *, cipher: Cipher, audit: Audit) -> None:
         self._digest_key: bytes | None = None
@@ -97,15 +98,18 @@ class SqlLedger:
         started: CallStarted | None = None,
         item: WorkItem | None = None,
         work: Work | None = None,
+        is_new: bool = False,
     ) -> bool:
         """Write the entry, consume the approval, store the row of a durable call, and audit: all or nothing."""
         values = self._values(entry)
         if not isinstance(approvals, SqlApprovals) or not approvals.is_in(self._database):
-            return await self._claim_with_other_approvals(entry, values, approval, approvals, started, item, work)
+            return await self._claim_with_other_approvals(
+                entry, values, approval, approvals, started, item, work, is_new=is_new
+            )
         stored = None
         if item is not None and work is not None:
             if not isinstance(work, SqlWork) or not work.is_in(self._database):
-                return await self._claim_with_other_work(entry, approval, approvals, started, item, work)
+                return await self._claim_with_other_work(entry, approval, approvals, started, item, work, is_new=is_new)
             stored = {**work.to_values(item), "lease": entry.lease_until - entry.claimed_at}
             if self._database.is_sqlite:
                 stored["now"] = entry.claimed_at
@@ -115,7 +119,7 @@ class SqlLedger:
         async with self._audit.reserve(used if is_own else None, started) as reserved:
             # A trigger withdraws what is pending about the call.
             token = None if approval is None else approval.token
-            steps = self._statements.build_claim(values, token, reserved.rows, stored)
+            steps = self._statements.build_claim(values, token, reserved.rows, stored, is_new=is_new)
             reserved.is_written = await self._run_steps(steps)
         if reserved.is_written and used is not None:
             approvals.events.emit(used)
@@ -129,9 +133,11 @@ class SqlLedger:
         started: CallStarted | None,
         item: WorkItem,
         work: Work,
+        *,
+        is_new: bool,
     ) -> bool:
         """Claim a durable call whose row another store keeps: it is written once the call is claimed."""
-        is_claimed = await self.claim(entry, approval=approval, approvals=approvals, started=started)
+        is_claimed = await self.claim(entry, approval=approval, approvals=approvals, started=started, is_new=is_new)
         if is_claimed:
             await work.hold(item, lease=entry.lease_until - entry.claimed_at)
         return is_claimed
@@ -159,6 +165,8 @@ class SqlLedger:
         started: CallStarted | None,
         item: WorkItem | None,
         work: Work | None,
+        *,
+        is_new: bool,
     ) -> bool:
         """Claim with approvals that another store keeps.
 
@@ -174,7 +182,8 @@ class SqlLedger:
         is_claimed = False
         try:
             async with self._audit.reserve(started) as reserved:
-                is_claimed = await self._run_steps(self._statements.build_plain_claim(values, reserved.rows))
+                steps = self._statements.build_plain_claim(values, reserved.rows, is_new=is_new)
+                is_claimed = await self._run_steps(steps)
                 reserved.is_written = is_claimed
         finally:
             if approval is not None and not is_claimed:

@@ -109,23 +109,33 @@ class LedgerStatements:
         token: str | None,
         rows: Sequence[Mapping[str, Any]],
         stored: Mapping[str, Any] | None = None,
+        *,
+        is_new: bool = False,
     ) -> Steps:
-        """Consume the approval, insert the entry, and audit both; `stored` is the row of a durable call."""
+        """Consume the approval, insert the entry, and audit both; `stored` is the row of a durable call.
+
+        An entry that `is_new` is inserted only if no other has one of its keys.
+        """
         consumed = {} if token is None else {"of_token": token, "now": values["new_claimed_at"]}
         if not self._is_sqlite:
-            claim = _build_claim(is_approved=token is not None, rows=len(rows), is_durable=stored is not None)
+            claim = _build_claim(
+                is_approved=token is not None, rows=len(rows), is_durable=stored is not None, is_new=is_new
+            )
             return [(claim, {**values, **consumed, **_bind(rows), **(stored or {})})]
         steps: Steps = [(build_consume(is_sqlite=True), consumed)] if token is not None else []
         held: Steps = [] if stored is None else [(_build_hold(), stored)]
-        return [*steps, *self.build_plain_claim(values, rows), *held]
+        return [*steps, *self.build_plain_claim(values, rows, is_new=is_new), *held]
 
     def build_durable_settle(self) -> Executable:
         """Build one statement for Postgres that settles an entry, and ends the row of its durable call."""
         return _build_durable_settle(self.settle, self._clock)
 
-    def build_plain_claim(self, values: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> Steps:
+    def build_plain_claim(
+        self, values: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], *, is_new: bool = False
+    ) -> Steps:
         """Insert the entry and audit it, in statements of their own."""
-        return [(_build_insert(is_sqlite=self._is_sqlite), values), *((_INSERT_AUDIT, row) for row in rows)]
+        claim = _build_insert(is_sqlite=self._is_sqlite, is_new=is_new)
+        return [(claim, values), *((_INSERT_AUDIT, row) for row in rows)]
 
     def build_take_over(self, values: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> Steps:
         """Make an entry another owner's, and audit it."""
@@ -231,10 +241,19 @@ def _is_next_claim() -> ColumnElement[bool]:
     return and_(*checks)
 
 
+def _is_unknown() -> ColumnElement[bool]:
+    """Whether no entry has one of the keys, as `recall` looks for them; that none has the id is a constraint."""
+    known = table.alias("known")
+    is_key = known.c.key == _new("key")
+    is_full_key = known.c.full_key == _new("full_key")
+    is_sent_key = (known.c.sent_key == _new("key")) & (known.c.sent_key != known.c.key)
+    return and_(*(~exists().where(condition) for condition in (is_key, is_full_key, is_sent_key)))
+
+
 @cache
-def _build_insert(*, is_sqlite: bool) -> Any:
+def _build_insert(*, is_sqlite: bool, is_new: bool = False) -> Any:
     new = (sqlite if is_sqlite else postgresql).insert(table)
-    selected = _select_new(is_sqlite=is_sqlite).where(_is_next_claim())
+    selected = _select_new(is_sqlite=is_sqlite).where(_is_unknown() if is_new else _is_next_claim())
     return new.from_select(list(table.columns), selected).on_conflict_do_nothing()
 
 
@@ -251,12 +270,12 @@ def _build_durable_settle(settle: Update, clock: ColumnElement[float]) -> Execut
 
 
 @cache
-def _build_claim(*, is_approved: bool, rows: int, is_durable: bool = False) -> Executable:
+def _build_claim(*, is_approved: bool, rows: int, is_durable: bool = False, is_new: bool = False) -> Executable:
     """Build one statement for Postgres that consumes the approval, inserts the entry, and audits both.
 
     Postgres rolls all back if one fails.
     """
-    claim = _build_insert(is_sqlite=False)
+    claim = _build_insert(is_sqlite=False, is_new=is_new)
     if is_approved:
         # The consumption is in force even if nothing is inserted, so that it has the condition; and an entry that
         # exists is an error, which undoes it.

@@ -162,6 +162,8 @@ class _Fragile:
     def __init__(self, ledger: Ledger, step: str) -> None:
         self._ledger = ledger
         self._step = step
+        self.can_claim_new = "recall" not in step
+        """A call is looked up before it is claimed if it dies there."""
         self.digest_key = ledger.digest_key
 
     def at(self, step: str) -> None:
@@ -183,10 +185,11 @@ class _Fragile:
         started: CallStarted | None = None,
         item: WorkItem | None = None,
         work: Work | None = None,
+        is_new: bool = False,
     ) -> bool:
         self.at("before claim")
         claimed = await self._ledger.claim(
-            entry, approval=approval, approvals=approvals, started=started, item=item, work=work
+            entry, approval=approval, approvals=approvals, started=started, item=item, work=work, is_new=is_new
         )
         self.at("after claim")
         return claimed
