@@ -6,10 +6,11 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from sqlalchemy import URL, Executable, event, make_url
+from sqlalchemy import URL, Connection, Executable, event, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 from sqlalchemy.pool import NullPool
+from sqlalchemy.util import greenlet_spawn
 
 from handrail.core.log import quiet_library
 from handrail.core.text import compact_json, encodable
@@ -116,8 +117,7 @@ class Database:
                 return await self._fetch(statement, values)
 
     async def _fetch(self, statement: Executable, values: Values | None) -> list[tuple[Any, ...]]:
-        async with self._postgres.connect() as connection:
-            return [tuple(row) for row in await connection.execute(statement, values)]
+        return await self._run_alone(lambda connection: [tuple(row) for row in connection.execute(statement, values)])
 
     async def write(self, statement: Executable, values: Values) -> int:
         """Run and commit one statement; return how many rows it changed."""
@@ -126,8 +126,20 @@ class Database:
         with DriverErrors(self.url, action="write to"):
             if self._sqlite is not None:
                 return await self._sqlite.write(lambda transaction: transaction.execute(statement, values))
-            async with self._postgres.connect() as connection:
-                return (await connection.execute(statement, values)).rowcount
+            return await self._run_alone(lambda connection: connection.execute(statement, values).rowcount)
+
+    async def _run_alone(self, run: Callable[[Connection], T]) -> T:
+        """Run one statement, which is committed with it, on a connection of the pool.
+
+        In one greenlet: with `AsyncEngine.connect`, which takes four and a task for each statement, a consequential
+        call costs 950 µs of CPU instead of 800.
+        """
+
+        def run_on_connection() -> T:
+            with self._postgres.sync_engine.connect() as connection:
+                return run(connection)
+
+        return await greenlet_spawn(run_on_connection)
 
     async def run(self, step: StoreStep[T]) -> T:
         """Run a step in a transaction of its own; return what it returns."""
