@@ -335,13 +335,15 @@ class DurableCalls:
     async def _wait(
         self, session_id: str, call_id: str, ends: float, wait_for_end: WaitForEnd
     ) -> tuple[str, ToolResult]:
-        item = None
+        item, has_ended = None, False
         while True:
             try:
-                item = await self._get_item(session_id, call_id)
-                if item is not None and item.is_heard and self._receiver.can_hear(session_id):
-                    await self._receiver.follow(item)
-                result = await self._find_result(item, session_id, call_id)
+                result = await self._find_committed((session_id, call_id)) if has_ended else None
+                if result is None:
+                    item = await self._get_item(session_id, call_id)
+                    if item is not None and item.is_heard and self._receiver.can_hear(session_id):
+                        await self._receiver.follow(item)
+                    result = await self._find_result(item, session_id, call_id)
                 is_readable = True
             except ConfigError:
                 raise
@@ -351,7 +353,7 @@ class DurableCalls:
             if result is not None or (left := ends - time.monotonic()) <= 0:
                 break
             if is_readable:
-                await wait_for_end(left)
+                has_ended = bool(await wait_for_end(left))
             else:
                 await asyncio.sleep(min(_RETRY_DELAY, left))
         name = "" if item is None else item.tool
@@ -366,6 +368,11 @@ class DurableCalls:
     async def _get_item(self, session_id: str, call_id: str) -> WorkItem | None:
         getting = self.work.get(session_id=session_id, call_id=call_id)
         return await TimeBudget(self._overhead_timeout).run_step(getting, is_plain=self._is_plain)
+
+    async def _find_committed(self, ref: CallRef) -> ToolResult | None:
+        """The result that the ledger has of a call, without a look at its row; one that failed may be tried again."""
+        entry = await self._reader.get(ref, TimeBudget(self._overhead_timeout))
+        return describe_entry(entry) if entry is not None and entry.state == "committed" else None
 
     async def _find_result(self, item: WorkItem | None, session_id: str, call_id: str) -> ToolResult | None:
         if item is not None and item.state != "done":

@@ -116,7 +116,7 @@ class ObservedLease(Struct, frozen=True):
     lease_until: float
 
 
-WaitForEnd = Callable[[float], Awaitable[None]]
+WaitForEnd = Callable[[float], Awaitable[bool | None]]
 
 
 class Work(Protocol):
@@ -201,7 +201,7 @@ class Work(Protocol):
 
     def watch_end(self, *, session_id: str, call_id: str) -> AbstractAsyncContextManager[WaitForEnd]:
         """Watch a call inside an `async with` block, whose value waits until the call may have ended, or until the
-        given seconds are over; it may come back sooner."""
+        given seconds are over; it may come back sooner. It returns True if somebody said that the call has ended."""
         ...
 
 

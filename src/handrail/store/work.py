@@ -384,7 +384,7 @@ class SqlDelivery:
                     is_woken = False
                     for item in taken:
                         running.add(asyncio.create_task(handle(item.id), name=f"handrail:deliver:{item.id}"))
-                    if not taken:
+                    if len(taken) < max(free, 1):  # There is no more to take now.
                         is_woken = await wait_for_work({stopped, *running} if free <= 0 else {stopped})
             if running:
                 await asyncio.wait(running)
@@ -471,12 +471,13 @@ class WorkSignals:
         self._waiters.setdefault(digest, set()).add(event)
         interval = 0.02 if self.is_polled else 0.5
 
-        async def wait(timeout: float) -> None:
+        async def wait(timeout: float) -> bool:
             try:
                 await asyncio.wait_for(event.wait(), min(timeout, interval))
             except TimeoutError:
-                return
+                return False
             event.clear()
+            return True
 
         try:
             yield wait
