@@ -12,7 +12,7 @@ from openai.types.chat import ChatCompletionToolParam
 from openai.types.responses import FunctionToolParam
 
 from handrail import as_tool
-from handrail.define.model import Api
+from handrail.define.tool_class import Api
 from handrail.openai import core
 from tests.define.models import APIS, book_table, flat, nested, parameters, sent, strict_of, tree
 

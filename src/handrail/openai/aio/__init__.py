@@ -1,7 +1,7 @@
 """The async API: handlers are coroutines."""
 
 from handrail.define.definition import tool_def_for_chat_completions_api, tool_def_for_responses_api
-from handrail.define.model import LLMFunctionTool
+from handrail.define.tool_class import LLMFunctionTool
 from handrail.define.toolcall import (
     StandardToolCall,
     ToolCallFailReason,

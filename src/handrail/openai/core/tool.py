@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol
 
 from typing_extensions import TypeVar
 
-from handrail.define.model import ContextIn, ContextOut, FunctionToolModel, build_success_result, validate_call
+from handrail.define.tool_class import ContextIn, ContextOut, FunctionToolModel, build_success_result, validate_call
 from handrail.define.toolcall import (
     AnyToolCall,
     ToolCallFailure,
