@@ -21,7 +21,7 @@ from handrail.define.definition import (
 )
 from handrail.define.function import find_unwritable_default
 from handrail.define.options import NamedToolOptions, ToolFlags, normalize_options
-from handrail.define.toolcall import (
+from handrail.define.toolcall_values import (
     AnyToolCall,
     StandardToolCall,
     ToolCallFailure,
