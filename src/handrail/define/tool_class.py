@@ -13,13 +13,13 @@ from typing_extensions import TypeVar, Unpack
 from handrail.core.context import ToolContext
 from handrail.core.tool import Tool
 from handrail.core.values import ToolResult
-from handrail.define.definition import (
+from handrail.define.function import find_unwritable_default
+from handrail.define.openai_definition import (
     inline_root_reference,
     lower_or_none,
     tool_def_for_chat_completions_api,
     tool_def_for_responses_api,
 )
-from handrail.define.function import find_unwritable_default
 from handrail.define.options import NamedToolOptions, ToolFlags, normalize_options
 from handrail.define.toolcall_values import (
     AnyToolCall,

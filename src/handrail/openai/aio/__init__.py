@@ -1,6 +1,6 @@
 """The async API: handlers are coroutines."""
 
-from handrail.define.definition import tool_def_for_chat_completions_api, tool_def_for_responses_api
+from handrail.define.openai_definition import tool_def_for_chat_completions_api, tool_def_for_responses_api
 from handrail.define.tool_class import LLMFunctionTool
 from handrail.define.toolcall_values import (
     StandardToolCall,
