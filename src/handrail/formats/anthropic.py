@@ -33,7 +33,7 @@ from handrail.formats.definitions import (
 )
 from handrail.formats.render import PDF, add_properties, get_object_schema, render_result, select_media
 from handrail.schema import strict
-from handrail.schema.raw import RawSchema
+from handrail.schema.json_schema_arguments import RawSchema
 from handrail.schema.subschemas import iter_subschemas
 
 if TYPE_CHECKING:

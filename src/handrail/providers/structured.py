@@ -13,7 +13,7 @@ from handrail.providers.messages import AssistantMessage, Message, UserMessage
 from handrail.providers.provider import ModelRequest, Provider
 from handrail.providers.response_schema import WRAPPER_PROPERTY, check_response_schema, wrap_in_object
 from handrail.schema import validation_errors
-from handrail.schema.raw import build_from_json_schema
+from handrail.schema.json_schema_arguments import build_from_json_schema
 
 T = TypeVar("T")
 

@@ -11,7 +11,7 @@ import mcp_types as types
 from handrail.core.context import ToolContext
 from handrail.core.log import log
 from handrail.errors import InvalidArgumentsError, ToolDefinitionError, shorten
-from handrail.schema.raw import RawSchema
+from handrail.schema.json_schema_arguments import RawSchema
 from handrail.sources.mcp.server import Elicitation, McpServer
 
 _TIMEOUT: Final = 300.0

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from handrail import InvalidArgumentsError, ToolArgsParseError, ToolDefinitionError, build_tool
-from handrail.schema.raw import RawSchema, build_from_json_schema
+from handrail.schema.json_schema_arguments import RawSchema, build_from_json_schema
 
 ORDER: dict[str, Any] = {
     "type": "object",
