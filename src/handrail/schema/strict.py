@@ -11,7 +11,6 @@ from typing import Any, Final, cast
 
 from msgspec import Struct, field
 
-from handrail.schema.limits import LIMITS, SchemaLimits, check_limits, is_recursive
 from handrail.schema.schema_nodes import (
     DisjointCheck,
     NotRepresentable,
@@ -26,6 +25,7 @@ from handrail.schema.schema_nodes import (
     resolve,
 )
 from handrail.schema.strict_decoding import StrictForm, build_decoder
+from handrail.schema.strict_limits import LIMITS, SchemaLimits, check_limits, is_recursive
 from handrail.schema.subschemas import Schema, iter_subschemas
 
 __all__ = ["ANTHROPIC", "OPENAI", "Dialect", "Lowered", "NotRepresentable", "lower"]
