@@ -12,8 +12,8 @@ from pydantic_core import from_json
 from handrail.errors import ToolDefinitionError, shorten
 from handrail.schema import validation_errors
 from handrail.schema.arguments import Arguments, is_exact_integer, refuse_infinite
-from handrail.schema.expansion import MAX_CHECKS, is_explosive
 from handrail.schema.schema_nodes import NotRepresentable, get_branches, get_types, rename_definitions, resolve
+from handrail.schema.validation_cost import MAX_CHECKS, is_explosive
 
 
 class RawSchema:
