@@ -12,7 +12,7 @@ from handrail.core.context import ToolContext
 from handrail.core.tool import Tool
 from handrail.define.options import NamedToolOptions, normalize_options
 from handrail.errors import ToolDefinitionError, shorten
-from handrail.schema.generation import build_definition_error
+from handrail.schema.pydantic_schema import build_definition_error
 from handrail.schema.signature import Signature, read_signature, unwrap_partial
 
 P = ParamSpec("P")

@@ -34,7 +34,7 @@ from handrail.define.toolcall_values import (
 )
 from handrail.errors import InvalidArgumentsError, ToolDefinitionError, ToolError
 from handrail.schema.arguments import Arguments, build_forms, build_parser, sort_sets_of, validate_strictly
-from handrail.schema.generation import find_hidden_field
+from handrail.schema.pydantic_schema import find_hidden_field
 from handrail.schema.subschemas import remove_titles
 
 if TYPE_CHECKING:
