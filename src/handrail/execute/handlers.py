@@ -12,7 +12,7 @@ from msgspec.structs import force_setattr
 from handrail.core import failure_results
 from handrail.core.context import ToolContext
 from handrail.core.events import Event
-from handrail.core.handler_output import (
+from handrail.core.handler_result_checks import (
     clean_failure,
     clean_result,
     collect_iterators,

@@ -14,7 +14,7 @@ from handrail.authorize.authorizer import Authorization, Refusal, decide_within
 from handrail.authorize.identity import compute_key, write_arguments
 from handrail.core import failure_results
 from handrail.core.context import ToolContext
-from handrail.core.handler_output import is_plain
+from handrail.core.handler_result_checks import is_plain
 from handrail.core.log import log
 from handrail.core.text import canonical_json, is_same_json
 from handrail.core.time_budget import TimeBudget

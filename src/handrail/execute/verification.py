@@ -9,7 +9,7 @@ from msgspec import structs
 from handrail.authorize.identity import CallArguments
 from handrail.core import failure_results
 from handrail.core.context import ToolContext
-from handrail.core.handler_output import is_plain
+from handrail.core.handler_result_checks import is_plain
 from handrail.core.log import log
 from handrail.core.time_budget import TimeBudget
 from handrail.core.values import ToolCall, ToolResult
