@@ -13,7 +13,7 @@ from handrail.chat.turn import TurnState
 from handrail.core.context import ToolContext
 from handrail.core.log import log
 from handrail.core.text import compact_json
-from handrail.core.wording import contains_words
+from handrail.core.value_mentions import contains_words
 from handrail.errors import BadResponseError, ConfigError, ProviderError, RefusalError, shorten
 from handrail.guide.definition import Guide, Retriever, Variable
 from handrail.guide.evidence import EvidenceSources

@@ -9,8 +9,8 @@ from handrail.chat.conversation import PendingCall
 from handrail.core.locale_texts import load_locale
 from handrail.core.log import log
 from handrail.core.text import compact_json, encodable, faithful_json
+from handrail.core.value_mentions import contains_words, mentions_value
 from handrail.core.values import ToolCall, ToolResult
-from handrail.core.wording import contains_words, mentions_value
 from handrail.errors import ProviderError, shorten
 from handrail.formats.call_parsing import parse_object
 from handrail.guide.claims import Effect, extract_value_words, find_false_claims, has_statements

@@ -11,8 +11,8 @@ from pydantic_core import from_json
 from handrail.core.context import ToolContext
 from handrail.core.log import log
 from handrail.core.text import canonical_json, encodable, faithful_json
+from handrail.core.value_mentions import contains_words
 from handrail.core.values import ToolCall
-from handrail.core.wording import contains_words
 from handrail.errors import InvalidArgumentsError, ToolError, shorten
 from handrail.formats.call_parsing import parse_object
 from handrail.guide.definition import RANK, Guide

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from handrail.core.wording import contains_words, mentions_value, repeats_numbers
+from handrail.core.value_mentions import contains_words, mentions_value, repeats_numbers
 
 MONDAY = date(2026, 11, 16)
 
