@@ -12,7 +12,12 @@ from handrail.formats import anthropic as wire
 from handrail.formats import names
 from handrail.formats.call_parsing import get_field
 from handrail.formats.definitions import Definitions
-from handrail.providers.adapter import (
+from handrail.providers.clients import NO_KEY, Endpoint, ProviderInfo
+from handrail.providers.connection import ProviderConnection, Sdk, connect
+from handrail.providers.provider import FinishReason, ModelRequest, Prices, ToolChoice, Usage
+from handrail.providers.provider_errors import read_stainless_error
+from handrail.providers.response_schema import ResponseSchema, build_response_schema
+from handrail.providers.sdk_provider import (
     DefinitionsCache,
     ParsedResponse,
     ProviderRequest,
@@ -20,11 +25,6 @@ from handrail.providers.adapter import (
     open_events,
     read_token_count,
 )
-from handrail.providers.clients import NO_KEY, Endpoint, ProviderInfo
-from handrail.providers.connection import ProviderConnection, Sdk, connect
-from handrail.providers.provider import FinishReason, ModelRequest, Prices, ToolChoice, Usage
-from handrail.providers.provider_errors import read_stainless_error
-from handrail.providers.response_schema import ResponseSchema, build_response_schema
 from handrail.providers.transcript import (
     CONTINUE,
     CONVERSATION_START,

@@ -12,7 +12,10 @@ from handrail.formats import names
 from handrail.formats import openai_chat as wire
 from handrail.formats.call_parsing import get_field
 from handrail.providers import openai_sdk
-from handrail.providers.adapter import (
+from handrail.providers.connection import ProviderConnection, connect
+from handrail.providers.provider import FinishReason, ModelRequest, Prices, ToolChoice, Usage
+from handrail.providers.response_schema import build_response_schema
+from handrail.providers.sdk_provider import (
     DefinitionsCache,
     ParsedResponse,
     ProviderRequest,
@@ -20,9 +23,6 @@ from handrail.providers.adapter import (
     open_events,
     read_token_count,
 )
-from handrail.providers.connection import ProviderConnection, connect
-from handrail.providers.provider import FinishReason, ModelRequest, Prices, ToolChoice, Usage
-from handrail.providers.response_schema import build_response_schema
 from handrail.providers.transcript import (
     AssistantStep,
     NativeCalls,
