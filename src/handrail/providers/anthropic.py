@@ -14,18 +14,7 @@ from handrail.formats.call_parsing import get_field
 from handrail.formats.definitions import Definitions
 from handrail.providers.clients import NO_KEY, Endpoint, ProviderInfo
 from handrail.providers.connection import ProviderConnection, Sdk, connect
-from handrail.providers.provider import FinishReason, ModelRequest, Prices, ToolChoice, Usage
-from handrail.providers.provider_errors import read_stainless_error
-from handrail.providers.response_schema import ResponseSchema, build_response_schema
-from handrail.providers.sdk_provider import (
-    DefinitionsCache,
-    ParsedResponse,
-    ProviderRequest,
-    SdkProvider,
-    open_events,
-    read_token_count,
-)
-from handrail.providers.transcript import (
+from handrail.providers.message_conversion import (
     CONTINUE,
     CONVERSATION_START,
     EMPTY_TEXT,
@@ -39,6 +28,17 @@ from handrail.providers.transcript import (
     UserStep,
     build_steps,
     read_arguments,
+)
+from handrail.providers.provider import FinishReason, ModelRequest, Prices, ToolChoice, Usage
+from handrail.providers.provider_errors import read_stainless_error
+from handrail.providers.response_schema import ResponseSchema, build_response_schema
+from handrail.providers.sdk_provider import (
+    DefinitionsCache,
+    ParsedResponse,
+    ProviderRequest,
+    SdkProvider,
+    open_events,
+    read_token_count,
 )
 from handrail.schema import strict
 

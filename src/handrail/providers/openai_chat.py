@@ -13,17 +13,7 @@ from handrail.formats import openai_chat as wire
 from handrail.formats.call_parsing import get_field
 from handrail.providers import openai_sdk
 from handrail.providers.connection import ProviderConnection, connect
-from handrail.providers.provider import FinishReason, ModelRequest, Prices, ToolChoice, Usage
-from handrail.providers.response_schema import build_response_schema
-from handrail.providers.sdk_provider import (
-    DefinitionsCache,
-    ParsedResponse,
-    ProviderRequest,
-    SdkProvider,
-    open_events,
-    read_token_count,
-)
-from handrail.providers.transcript import (
+from handrail.providers.message_conversion import (
     AssistantStep,
     NativeCalls,
     NativeItems,
@@ -35,6 +25,16 @@ from handrail.providers.transcript import (
     build_steps,
     has_object_arguments,
     render_arguments,
+)
+from handrail.providers.provider import FinishReason, ModelRequest, Prices, ToolChoice, Usage
+from handrail.providers.response_schema import build_response_schema
+from handrail.providers.sdk_provider import (
+    DefinitionsCache,
+    ParsedResponse,
+    ProviderRequest,
+    SdkProvider,
+    open_events,
+    read_token_count,
 )
 from handrail.schema import strict
 

@@ -11,18 +11,7 @@ from handrail.formats import openai_responses as wire
 from handrail.formats.call_parsing import get_field
 from handrail.providers import openai_sdk
 from handrail.providers.connection import ProviderConnection, connect
-from handrail.providers.provider import FinishReason, ModelRequest, Prices, ToolChoice, Usage
-from handrail.providers.provider_errors import ErrorDetails, build_error
-from handrail.providers.response_schema import build_response_schema
-from handrail.providers.sdk_provider import (
-    DefinitionsCache,
-    ParsedResponse,
-    ProviderRequest,
-    SdkProvider,
-    open_events,
-    read_token_count,
-)
-from handrail.providers.transcript import (
+from handrail.providers.message_conversion import (
     AssistantStep,
     NativeCalls,
     NativeItems,
@@ -33,6 +22,17 @@ from handrail.providers.transcript import (
     UserStep,
     build_steps,
     render_arguments,
+)
+from handrail.providers.provider import FinishReason, ModelRequest, Prices, ToolChoice, Usage
+from handrail.providers.provider_errors import ErrorDetails, build_error
+from handrail.providers.response_schema import build_response_schema
+from handrail.providers.sdk_provider import (
+    DefinitionsCache,
+    ParsedResponse,
+    ProviderRequest,
+    SdkProvider,
+    open_events,
+    read_token_count,
 )
 from handrail.schema import strict
 

@@ -21,10 +21,17 @@ from handrail.providers.embedded.engine import Completion, Engine
 from handrail.providers.embedded.schema_reduction import build_decodable_schema
 from handrail.providers.embedded.spans import is_request
 from handrail.providers.embedded.tool_ranking import ToolRanker
+from handrail.providers.message_conversion import (
+    AssistantStep,
+    NativeStep,
+    ResultsStep,
+    TranscriptRules,
+    UserStep,
+    build_steps,
+)
 from handrail.providers.messages import AssistantMessage, Message, ToolMessage, UserMessage
 from handrail.providers.provider import FinishReason, ModelRequest, ModelResponse, StreamEvent, TextDelta, Usage
 from handrail.providers.response_schema import check_response_schema
-from handrail.providers.transcript import AssistantStep, NativeStep, ResultsStep, TranscriptRules, UserStep, build_steps
 from handrail.registry.ranking import Embedder
 
 DEMONSTRATION_MAX_BYTES: Final = 500_000_000
