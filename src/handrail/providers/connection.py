@@ -6,7 +6,7 @@ from typing import Any
 from msgspec import Struct
 
 from handrail.errors import ConfigError
-from handrail.providers.clients import (
+from handrail.providers.endpoints import (
     ClientPool,
     Endpoint,
     ProviderInfo,

@@ -16,8 +16,8 @@ from handrail.formats import gemini as wire
 from handrail.formats import names
 from handrail.formats.call_parsing import get_field
 from handrail.formats.gemini_stream import get_camel_field
-from handrail.providers.clients import NO_KEY, Endpoint, ProviderInfo
 from handrail.providers.connection import ProviderConnection, Sdk, connect
+from handrail.providers.endpoints import NO_KEY, Endpoint, ProviderInfo
 from handrail.providers.message_conversion import (
     CONTINUE,
     CONVERSATION_START,

@@ -13,8 +13,8 @@ from handrail.core.values import ToolCall
 from handrail.errors import ProviderError
 from handrail.formats.definitions import Definitions, check_tool_choice
 from handrail.providers import provider_errors
-from handrail.providers.clients import Endpoint
 from handrail.providers.connection import ProviderConnection
+from handrail.providers.endpoints import Endpoint
 from handrail.providers.message_conversion import assign_unique_ids
 from handrail.providers.messages import Native
 from handrail.providers.provider import FinishReason, ModelRequest, ModelResponse, Prices, StreamEvent, TextDelta, Usage

@@ -12,7 +12,7 @@ from openai import AsyncOpenAI
 
 from handrail.errors import ConfigError, MissingExtraError, ProviderError, ProviderKeyError
 from handrail.providers import ModelRequest
-from handrail.providers.clients import NO_KEY
+from handrail.providers.endpoints import NO_KEY
 from handrail.testing.servers import error, text
 from tests.providers.kit import ALL, ANTHROPIC, CHAT, GEMINI, KEY, Subject, every_adapter, hello
 
