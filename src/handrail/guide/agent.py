@@ -35,8 +35,8 @@ from handrail.guide.definition import (
 )
 from handrail.guide.guidelines import Relation, Relationships
 from handrail.guide.journeys import Journey, merge_journeys
+from handrail.guide.judge_requests import read_local_time
 from handrail.guide.judges import make_judge
-from handrail.guide.judging import read_local_time
 from handrail.guide.parameters import ParameterOptions, compile_tool
 from handrail.guide.prefilter import Prefilter, build_prefilter
 from handrail.guide.templates import RepliesMode, Template, check_fields, check_templates

@@ -23,7 +23,7 @@ from handrail.formats.call_parsing import parse_object
 from handrail.guide.active_guidelines import ActiveGuidelines
 from handrail.guide.confirmation import PendingDecision, decide_pending, find_approval_state, find_objection
 from handrail.guide.definition import MAX_TEXT, Guide
-from handrail.guide.judging import (
+from handrail.guide.judge_requests import (
     JudgeClient,
     Planner,
     PlanningResult,
