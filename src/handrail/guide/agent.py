@@ -23,7 +23,7 @@ from handrail.execute.ledger import Ledger
 from handrail.execute.loop import Budget
 from handrail.execute.store import Store
 from handrail.guide.agent_tools import AgentTools, suggest_name
-from handrail.guide.definition import (
+from handrail.guide.compiled_agent import (
     Guide,
     GuideSettings,
     Retriever,

@@ -15,7 +15,7 @@ from handrail.core.log import log
 from handrail.core.text import compact_json
 from handrail.core.value_mentions import contains_words
 from handrail.errors import BadResponseError, ConfigError, ProviderError, RefusalError, shorten
-from handrail.guide.definition import Guide, Retriever, Variable
+from handrail.guide.compiled_agent import Guide, Retriever, Variable
 from handrail.guide.evidence import EvidenceSources
 from handrail.guide.parameters import GuidedTool, add_choices, resolve_choices
 from handrail.guide.values import CandidateTool, Draft, Guideline, GuidelineMatch, Judge, Plan, PlanRequest, ToolVerdict

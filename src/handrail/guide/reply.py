@@ -14,7 +14,7 @@ from handrail.core.values import ToolCall, ToolResult
 from handrail.errors import ProviderError, shorten
 from handrail.formats.call_parsing import parse_object
 from handrail.guide.claims import Effect, extract_value_words, find_false_claims, has_statements
-from handrail.guide.definition import Guide
+from handrail.guide.compiled_agent import Guide
 from handrail.guide.judge_requests import JudgeClient, NoResponse
 from handrail.guide.parameters import GuidedTool
 from handrail.guide.read_back import add_read_back, format_value
