@@ -33,12 +33,12 @@ from handrail.guide.compiled_agent import (
     check_variable,
     compile_guide,
 )
-from handrail.guide.guidelines import Relation, Relationships
 from handrail.guide.journeys import Journey, merge_journeys
 from handrail.guide.judge_requests import read_local_time
 from handrail.guide.judges import make_judge
 from handrail.guide.parameters import ParameterOptions, compile_tool
 from handrail.guide.prefilter import Prefilter, build_prefilter
+from handrail.guide.relationships import Relation, Relationships
 from handrail.guide.templates import RepliesMode, Template, check_fields, check_templates
 from handrail.guide.turn import GuidedSession, GuidedStrategy
 from handrail.guide.values import Criticality, Guideline, Judge, Term

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 from handrail.core.tool import Tool
 from handrail.errors import ConfigError
-from handrail.guide.guidelines import JourneyStates, Relationships
+from handrail.guide.relationships import JourneyStates, Relationships
 from handrail.guide.values import Guideline
 
 
