@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from handrail.phone.events import PhoneCallEnded, ResultSpoken, SpeechTranscribed
     from handrail.phone.gateway import PhoneGateway, PhoneStore
     from handrail.phone.incoming import IncomingCall
-    from handrail.phone.options import MachineOptions
+    from handrail.phone.machine_options import MachineOptions
     from handrail.phone.recording import Replay, replay
     from handrail.phone.session import CallSession
     from handrail.phone.setup import CallSetup, Reject
@@ -47,7 +47,7 @@ _ON_FIRST_USE = {
     "CallSetup": "handrail.phone.setup",
     "ConnectionLost": "handrail.phone.transport",
     "IncomingCall": "handrail.phone.incoming",
-    "MachineOptions": "handrail.phone.options",
+    "MachineOptions": "handrail.phone.machine_options",
     "PhoneCallEnded": "handrail.phone.events",
     "PhoneGateway": "handrail.phone.gateway",
     "PhoneStore": "handrail.phone.gateway",

@@ -20,7 +20,7 @@ from handrail.execute.store import Store
 from handrail.phone.admission import UNAVAILABLE, CallRefusal, admit_call
 from handrail.phone.events import Listeners
 from handrail.phone.incoming import IncomingCall, read_header_numbers
-from handrail.phone.options import MachineOptions
+from handrail.phone.machine_options import MachineOptions
 from handrail.phone.recording import CallRecorder
 from handrail.phone.session import CallSession
 from handrail.phone.setup import CallSetup, Prepare, Reject, apply_hours, describe_session, prepare_call

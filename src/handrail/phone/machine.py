@@ -13,7 +13,7 @@ from handrail.phone import signals as s
 from handrail.phone.call_limits import CallLimits
 from handrail.phone.confirmation import Confirmations, ReadBack, is_listening_sound
 from handrail.phone.handoff import Handoff
-from handrail.phone.options import MachineOptions
+from handrail.phone.machine_options import MachineOptions
 from handrail.phone.signals import Command, Signal
 from handrail.phone.speech import Filler, ResponseSlot, Speech, Speeches
 from handrail.phone.tool_calls import ToolCalls, ToolCallState

@@ -15,7 +15,7 @@ from handrail.core.text import compact_json
 from handrail.errors import ConfigError
 from handrail.phone import signals as s
 from handrail.phone.machine import CallMachine
-from handrail.phone.options import MachineOptions
+from handrail.phone.machine_options import MachineOptions
 from handrail.phone.realtime import RealtimeAdapter
 from handrail.tenants.texts import Texts
 

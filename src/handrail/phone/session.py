@@ -21,7 +21,7 @@ from handrail.phone.events import CallLog, PhoneCallEnded, SpeechTranscribed
 from handrail.phone.incoming import IncomingCall
 from handrail.phone.live_control import LiveControl
 from handrail.phone.machine import CallMachine
-from handrail.phone.options import MachineOptions
+from handrail.phone.machine_options import MachineOptions
 from handrail.phone.realtime import RealtimeAdapter, parse_event
 from handrail.phone.recording import CallRecorder
 from handrail.phone.tool_runner import ToolRunner
