@@ -7,7 +7,7 @@ from handrail.core.lazy_exports import build_getattr
 if TYPE_CHECKING:
     from handrail.phone.events import PhoneCallEnded, ResultSpoken, SpeechTranscribed
     from handrail.phone.gateway import PhoneGateway, PhoneStore
-    from handrail.phone.incoming import IncomingCall
+    from handrail.phone.incoming_call import IncomingCall
     from handrail.phone.machine_options import MachineOptions
     from handrail.phone.recording import Replay, replay
     from handrail.phone.session import CallSession
@@ -46,7 +46,7 @@ _ON_FIRST_USE = {
     "CallSession": "handrail.phone.session",
     "CallSetup": "handrail.phone.setup",
     "ConnectionLost": "handrail.phone.transport",
-    "IncomingCall": "handrail.phone.incoming",
+    "IncomingCall": "handrail.phone.incoming_call",
     "MachineOptions": "handrail.phone.machine_options",
     "PhoneCallEnded": "handrail.phone.events",
     "PhoneGateway": "handrail.phone.gateway",

@@ -19,7 +19,7 @@ from handrail.errors import ConfigError
 from handrail.execute.store import Store
 from handrail.phone.admission import UNAVAILABLE, CallRefusal, admit_call
 from handrail.phone.events import Listeners
-from handrail.phone.incoming import IncomingCall, read_header_numbers
+from handrail.phone.incoming_call import IncomingCall, read_header_numbers
 from handrail.phone.machine_options import MachineOptions
 from handrail.phone.recording import CallRecorder
 from handrail.phone.session import CallSession

@@ -18,7 +18,7 @@ from handrail.errors import ToolError
 from handrail.execute.executor import Executor
 from handrail.phone import signals as s
 from handrail.phone.events import CallLog, PhoneCallEnded, SpeechTranscribed
-from handrail.phone.incoming import IncomingCall
+from handrail.phone.incoming_call import IncomingCall
 from handrail.phone.live_control import LiveControl
 from handrail.phone.machine import CallMachine
 from handrail.phone.machine_options import MachineOptions

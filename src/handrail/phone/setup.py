@@ -11,7 +11,7 @@ from msgspec import Struct, structs
 
 from handrail.core.log import log
 from handrail.errors import ConfigError
-from handrail.phone.incoming import IncomingCall
+from handrail.phone.incoming_call import IncomingCall
 from handrail.tenants.builder import ToolBuildResult
 from handrail.tenants.config import TenantConfig
 

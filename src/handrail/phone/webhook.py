@@ -7,7 +7,7 @@ from typing import Any, Literal, Protocol, cast
 from msgspec import Struct
 from pydantic_core import from_json
 
-from handrail.phone.incoming import IncomingCall, read_incoming
+from handrail.phone.incoming_call import IncomingCall, read_incoming
 
 Headers = Mapping[str, str] | Iterable[tuple[str, str]]
 Verify = Callable[[bytes, dict[str, str]], object]
