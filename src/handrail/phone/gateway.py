@@ -17,7 +17,7 @@ from handrail.core.log import log
 from handrail.core.redact import Redactor
 from handrail.errors import ConfigError
 from handrail.execute.store import Store
-from handrail.phone.admission import UNAVAILABLE, CallRefusal, admit_call
+from handrail.phone.call_rejection import UNAVAILABLE, CallRefusal, admit_call
 from handrail.phone.events import Listeners
 from handrail.phone.incoming_call import IncomingCall, read_header_numbers
 from handrail.phone.machine_options import MachineOptions
