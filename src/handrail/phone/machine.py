@@ -16,7 +16,7 @@ from handrail.phone.handoff import Handoff
 from handrail.phone.machine_options import MachineOptions
 from handrail.phone.signals import Command, Signal
 from handrail.phone.speech import Filler, ResponseSlot, Speech, Speeches
-from handrail.phone.tool_calls import ToolCalls, ToolCallState
+from handrail.phone.tool_outputs import ToolCalls, ToolCallState
 from handrail.phone.transfer import CallEnding
 from handrail.tenants.texts import Texts
 
