@@ -12,7 +12,7 @@ from benchmarks.walks import Walk, trace
         ("consequential", "execute/ledger.py"),
         ("chat", "chat/session.py"),
         ("guided", "guide/turn.py"),
-        ("phone", "phone/machine.py"),
+        ("phone", "phone/state_machine.py"),
         ("mcp", "sources/mcp/client.py"),
         ("mcp served", "sources/mcp/serve.py"),
     ],
