@@ -5,13 +5,13 @@ from typing import TYPE_CHECKING
 from handrail.core.lazy_exports import build_getattr
 
 if TYPE_CHECKING:
+    from handrail.phone.call_setup import CallSetup, Reject
     from handrail.phone.events import PhoneCallEnded, ResultSpoken, SpeechTranscribed
     from handrail.phone.gateway import PhoneGateway, PhoneStore
     from handrail.phone.incoming_call import IncomingCall
     from handrail.phone.machine_options import MachineOptions
     from handrail.phone.recording import Replay, replay
     from handrail.phone.session import CallSession
-    from handrail.phone.setup import CallSetup, Reject
     from handrail.phone.transcript import SpokenLine, read_transcript
     from handrail.phone.transport import Acceptance, ConnectionLost, RealtimeTransport, Sideband, Transport
     from handrail.phone.webhook import WebhookClaims, WebhookResponse
@@ -44,7 +44,7 @@ __all__ = [
 _ON_FIRST_USE = {
     "Acceptance": "handrail.phone.transport",
     "CallSession": "handrail.phone.session",
-    "CallSetup": "handrail.phone.setup",
+    "CallSetup": "handrail.phone.call_setup",
     "ConnectionLost": "handrail.phone.transport",
     "IncomingCall": "handrail.phone.incoming_call",
     "MachineOptions": "handrail.phone.machine_options",
@@ -52,7 +52,7 @@ _ON_FIRST_USE = {
     "PhoneGateway": "handrail.phone.gateway",
     "PhoneStore": "handrail.phone.gateway",
     "RealtimeTransport": "handrail.phone.transport",
-    "Reject": "handrail.phone.setup",
+    "Reject": "handrail.phone.call_setup",
     "Replay": "handrail.phone.recording",
     "ResultSpoken": "handrail.phone.events",
     "Sideband": "handrail.phone.transport",
