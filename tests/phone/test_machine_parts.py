@@ -7,11 +7,11 @@ import pytest
 from handrail import ToolCall
 from handrail.phone import MachineOptions
 from handrail.phone import signals as s
+from handrail.phone.call_ending import CallEnding
 from handrail.phone.call_limits import CallLimits
 from handrail.phone.confirmation import Confirmations, ReadBack, is_listening_sound
 from handrail.phone.speech import Filler, ResponseSlot, Speech, Speeches
 from handrail.phone.tool_outputs import ToolCalls
-from handrail.phone.transfer import CallEnding
 from handrail.tenants import Texts
 
 TEXTS = Texts()

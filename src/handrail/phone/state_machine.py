@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from handrail.core.values import Failure, ToolResult
 from handrail.phone import signals as s
+from handrail.phone.call_ending import CallEnding
 from handrail.phone.call_limits import CallLimits
 from handrail.phone.confirmation import Confirmations, ReadBack, is_listening_sound
 from handrail.phone.handoff import Handoff
@@ -17,7 +18,6 @@ from handrail.phone.machine_options import MachineOptions
 from handrail.phone.signals import Command, Signal
 from handrail.phone.speech import Filler, ResponseSlot, Speech, Speeches
 from handrail.phone.tool_outputs import ToolCalls, ToolCallState
-from handrail.phone.transfer import CallEnding
 from handrail.tenants.texts import Texts
 
 ALREADY_ACTIVE: Final = "conversation_already_has_active_response"
