@@ -11,11 +11,11 @@ from handrail.store.approvals import SqlApprovals
 from handrail.store.audit import Audit
 from handrail.store.audit_rows import AuditRowBuilder
 from handrail.store.database import Database, parse_url
-from handrail.store.deliveries import SqlDeliveries
 from handrail.store.encryption import Cipher, EncryptionKey
 from handrail.store.erasure import Erasure, digest_customer, erase_customer
 from handrail.store.keys import SqlKeys
 from handrail.store.ledger import SqlLedger
+from handrail.store.received_results import SqlDeliveries
 from handrail.store.retention import (
     purge_approvals,
     purge_audit,
