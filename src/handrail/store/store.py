@@ -15,8 +15,7 @@ from handrail.store.encryption import Cipher, EncryptionKey
 from handrail.store.erasure import Erasure, digest_customer, erase_customer
 from handrail.store.keys import SqlKeys
 from handrail.store.ledger import SqlLedger
-from handrail.store.received_results import SqlDeliveries
-from handrail.store.retention import (
+from handrail.store.purge import (
     purge_approvals,
     purge_audit,
     purge_deliveries,
@@ -24,6 +23,7 @@ from handrail.store.retention import (
     purge_settled,
     purge_work,
 )
+from handrail.store.received_results import SqlDeliveries
 from handrail.store.schema_version import ensure_newest
 from handrail.store.scratch import ScratchStore
 from handrail.store.sessions import SqlSessionStore
