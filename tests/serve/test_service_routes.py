@@ -11,7 +11,7 @@ import pytest
 from handrail import Executor, Policy, Rule, tool
 from handrail.phone import WebhookResponse
 from handrail.serve import build_app
-from handrail.serve.retention import Retention
+from handrail.serve.tenant_retention import Retention
 from handrail.store import SqlStore
 from handrail.tenants import Section, TenantConfig, ToolBuilder
 from tests.serve.service import Client, open_replica, paid

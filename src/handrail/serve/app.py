@@ -26,8 +26,8 @@ from handrail.serve.chat_pages import ChatPages
 from handrail.serve.console import Console
 from handrail.serve.live import AuditFeed
 from handrail.serve.mcp_gate import AsgiScope, AsgiSend, GatewayCalls, McpGate
-from handrail.serve.retention import Retention
 from handrail.serve.tenant_pools import TenantPools
+from handrail.serve.tenant_retention import Retention
 from handrail.serve.tool_pages import ToolPages
 from handrail.sources.mcp.endpoint import McpRequest
 from handrail.sources.mcp.server import import_with_sdk
