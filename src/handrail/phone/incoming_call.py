@@ -6,7 +6,7 @@ from typing import Any, cast
 
 from msgspec import Struct
 
-from handrail.tenants.targets import normalise_number
+from handrail.tenants.phone_addresses import normalise_number
 
 
 class IncomingCall(Struct, frozen=True, kw_only=True):

@@ -31,7 +31,7 @@ from handrail.tenants.builder import ToolBuildResult
 from handrail.tenants.call_control import TransferOutcome
 from handrail.tenants.config import TenantConfig, replace_label
 from handrail.tenants.features.request_transfer import resolve_destination
-from handrail.tenants.targets import normalise_target
+from handrail.tenants.phone_addresses import normalise_target
 
 _SEND_TIMEOUT = 10.0
 _SENT_TIMEOUT = 2.0
