@@ -12,8 +12,8 @@ from msgspec import Struct, structs
 from handrail.core.log import log
 from handrail.errors import ConfigError
 from handrail.phone.incoming_call import IncomingCall
-from handrail.tenants.builder import ToolBuildResult
 from handrail.tenants.config import TenantConfig
+from handrail.tenants.tool_builder import ToolBuildResult
 
 
 class CallSetup(Struct, frozen=True, kw_only=True):

@@ -15,8 +15,8 @@ from handrail.core.locale_texts import LANGUAGES, load_locale
 from handrail.core.log import log
 from handrail.core.text import compact_json
 from handrail.core.value_mentions import mentions_value, split_words
-from handrail.tenants.builder import ToolBuildResult
 from handrail.tenants.texts import Texts
+from handrail.tenants.tool_builder import ToolBuildResult
 
 ConfirmationState = Literal["yes", "no", "unknown"]
 

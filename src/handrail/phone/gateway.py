@@ -28,9 +28,9 @@ from handrail.phone.tenant_executors import TenantExecutors
 from handrail.phone.transport import RealtimeTransport, Transport
 from handrail.phone.webhook import Headers, Webhook, WebhookClaims, WebhookResponse
 from handrail.phone.webhook_intake import WebhookIntake
-from handrail.tenants.builder import ToolBuilder, ToolBuildResult
 from handrail.tenants.config import TenantConfig
 from handrail.tenants.directory import Tenants
+from handrail.tenants.tool_builder import ToolBuilder, ToolBuildResult
 from handrail.tenants.trust import TenantTrust
 
 if TYPE_CHECKING:

@@ -33,8 +33,8 @@ from handrail.sources.mcp.endpoint import McpRequest
 from handrail.sources.mcp.server import import_with_sdk
 from handrail.sources.pins import PinDifference
 from handrail.store import SqlStore
-from handrail.tenants.builder import ToolBuilder
 from handrail.tenants.directory import Tenants
+from handrail.tenants.tool_builder import ToolBuilder
 from handrail.tenants.trust import TenantTrust
 
 if TYPE_CHECKING:

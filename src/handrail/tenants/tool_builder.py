@@ -15,7 +15,7 @@ from handrail.core.tool import Tool
 from handrail.define.build import as_tool
 from handrail.errors import ConfigError, ToolBuildError
 from handrail.guide.values import Guideline
-from handrail.tenants.built import BuiltTool, NoTool
+from handrail.tenants.built_tool import BuiltTool, NoTool
 from handrail.tenants.config import Features, FunctionChoice, TenantConfig
 from handrail.tenants.features import collect_digits, end_call, request_transfer
 
