@@ -7,7 +7,7 @@ from handrail.core.secrets import Secrets
 from handrail.errors import ConfigError
 from handrail.sources.connection import Sources
 from handrail.tenants.config import TenantConfig
-from handrail.tenants.source_config import McpServerConfig, OpenApiConfig
+from handrail.tenants.tool_source_config import McpServerConfig, OpenApiConfig
 from handrail.tenants.trust import TenantTrust
 
 
