@@ -25,7 +25,7 @@ from handrail.serve.api.turns import Conversations, ServedAgent
 from handrail.serve.chat_pages import ChatPages
 from handrail.serve.console import Console
 from handrail.serve.live import AuditFeed
-from handrail.serve.mcp_gate import AsgiScope, AsgiSend, GatewayCalls, McpGate
+from handrail.serve.mcp_calls import AsgiScope, AsgiSend, GatewayCalls, McpGate
 from handrail.serve.tenant_pools import TenantPools
 from handrail.serve.tenant_retention import Retention
 from handrail.serve.tool_pages import ToolPages

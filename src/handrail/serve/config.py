@@ -10,7 +10,7 @@ from handrail.core.secrets import resolve_reference
 from handrail.core.suggestions import suggest
 from handrail.core.yaml_reader import YamlPath, YamlReader, read_config_file
 from handrail.errors import ConfigError
-from handrail.serve.mcp_gate import MAX_APPROVAL_WAIT
+from handrail.serve.mcp_calls import MAX_APPROVAL_WAIT
 from handrail.sources.mcp.server import McpServer
 from handrail.sources.openapi.source import OpenApi
 from handrail.sources.source import Source

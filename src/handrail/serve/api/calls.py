@@ -29,7 +29,7 @@ from handrail.serve.api.service import (
     scope_session,
 )
 from handrail.serve.call_report import explain_past_call
-from handrail.serve.mcp_gate import MAX_APPROVAL_WAIT
+from handrail.serve.mcp_calls import MAX_APPROVAL_WAIT
 from handrail.store.database import to_storable
 from handrail.store.keys import ApiKey
 

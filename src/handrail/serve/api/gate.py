@@ -13,7 +13,7 @@ from handrail.core.log import log
 from handrail.errors import ConfigError, StoreError
 from handrail.serve.access import Access
 from handrail.serve.api.problems import ApiError, render_problem, to_api_error
-from handrail.serve.mcp_gate import AsgiReceive, AsgiScope, AsgiSend
+from handrail.serve.mcp_calls import AsgiReceive, AsgiScope, AsgiSend
 
 _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9_.:-]{1,128}\Z")
 _NO_KEY: Final = ("/health", "/ready", "/openapi.json", "/phone/webhook")
