@@ -18,7 +18,7 @@ from handrail.errors import ConfigError, StoreError
 from handrail.execute.executor import Executor
 from handrail.execute.worker import Worker
 from handrail.serve.access import Access
-from handrail.serve.api.app import build_api
+from handrail.serve.api.fastapi_app import build_api
 from handrail.serve.api.request_limits import ApiLimits
 from handrail.serve.api.service import Service
 from handrail.serve.api.turns import Conversations, ServedAgent
