@@ -22,9 +22,9 @@ from handrail.serve.api.fastapi_app import build_api
 from handrail.serve.api.request_limits import ApiLimits
 from handrail.serve.api.service import Service
 from handrail.serve.api.turns import Conversations, ServedAgent
+from handrail.serve.audit_feed import AuditFeed
 from handrail.serve.chat_pages import ChatPages
 from handrail.serve.console import Console
-from handrail.serve.live import AuditFeed
 from handrail.serve.mcp_calls import AsgiScope, AsgiSend, GatewayCalls, McpGate
 from handrail.serve.tenant_pools import TenantPools
 from handrail.serve.tenant_retention import Retention
