@@ -17,7 +17,7 @@ from starlette.routing import Route
 from handrail import Executor, Policy, Rule, ToolCall, ToolContext, ToolResult, tool
 from handrail.core import Event, LogEvent
 from handrail.errors import ConfigError
-from handrail.serve.config import Notification
+from handrail.serve.gateway_config import Notification
 from handrail.serve.notify import Notifier
 from handrail.store import SqlStore
 from tests.sources.serving import listening

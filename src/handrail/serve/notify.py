@@ -17,7 +17,7 @@ from handrail.core.secrets import resolve_reference
 from handrail.core.text import compact_json
 from handrail.errors import StoreError
 from handrail.execute.executor import Executor
-from handrail.serve.config import Notification
+from handrail.serve.gateway_config import Notification
 
 _MAX_WAITING: Final = 1_000
 """Notifications that wait; when there are more, the newest are dropped, and an event says so."""

@@ -9,8 +9,8 @@ from pydantic import ValidationError
 
 from handrail.errors import ConfigError
 from handrail.serve.app import build_mcp_endpoint
-from handrail.serve.config import GatewayConfig, McpSource
 from handrail.serve.gateway import open_configured_gateway
+from handrail.serve.gateway_config import GatewayConfig, McpSource
 from handrail.serve.mcp_calls import GatewayCalls
 from handrail.sources.mcp.server import import_with_sdk
 
