@@ -19,7 +19,7 @@ from handrail.execute.limits import Timeouts
 from handrail.monitor.metrics import Metrics
 from handrail.serve.app import build_app
 from handrail.serve.gateway_config import GatewayConfig, load_gateway_config
-from handrail.serve.notify import Notifier
+from handrail.serve.notifications import Notifier
 from handrail.sources.connection import Sources, connect
 from handrail.sources.pins import PinDifference
 from handrail.store import SqlStore, open_store
