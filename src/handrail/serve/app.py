@@ -19,8 +19,8 @@ from handrail.execute.executor import Executor
 from handrail.execute.worker import Worker
 from handrail.serve.access import Access
 from handrail.serve.api.fastapi_app import build_api
+from handrail.serve.api.key_scope import Service
 from handrail.serve.api.request_limits import ApiLimits
-from handrail.serve.api.service import Service
 from handrail.serve.api.turns import Conversations, ServedAgent
 from handrail.serve.audit_feed import AuditFeed
 from handrail.serve.chat_pages import ChatPages

@@ -14,8 +14,7 @@ from handrail.errors import ApprovalError, ConfigError, ToolError
 from handrail.execute.executor import Executor
 from handrail.execute.settlement import Doubt
 from handrail.serve.api.calls import DecisionBody, ResultBody, ShortId, respond_result
-from handrail.serve.api.problems import EVERY_ROUTE, ApiError, describe_errors, not_found
-from handrail.serve.api.service import (
+from handrail.serve.api.key_scope import (
     READERS,
     Service,
     allow,
@@ -25,6 +24,7 @@ from handrail.serve.api.service import (
     is_visible,
     scope_session,
 )
+from handrail.serve.api.problems import EVERY_ROUTE, ApiError, describe_errors, not_found
 from handrail.store.keys import ApiKey
 
 _MAX_REASON_CHARS = 2_000

@@ -7,9 +7,9 @@ from fastapi.openapi.utils import get_openapi
 
 from handrail.core.version import __version__
 from handrail.serve.api import calls, decisions, operations, records, sessions, tenants, tools
+from handrail.serve.api.key_scope import Service
 from handrail.serve.api.problems import add_error_handlers
 from handrail.serve.api.request_limits import ApiGate, ApiLimits
-from handrail.serve.api.service import Service
 
 _NO_KEY = ("/health", "/ready", "/phone/webhook")
 
