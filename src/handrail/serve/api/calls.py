@@ -17,6 +17,7 @@ from handrail.core.values import Approval, ToolCall, ToolResult
 from handrail.errors import ApprovalError
 from handrail.execute.executor import Executor
 from handrail.execute.results import describe_entry
+from handrail.serve.api.error_responses import EVERY_ROUTE, ApiError, describe_errors, get_request_id, not_found
 from handrail.serve.api.key_scope import (
     READERS,
     Service,
@@ -27,7 +28,6 @@ from handrail.serve.api.key_scope import (
     is_visible,
     scope_session,
 )
-from handrail.serve.api.problems import EVERY_ROUTE, ApiError, describe_errors, get_request_id, not_found
 from handrail.serve.call_report import explain_past_call
 from handrail.serve.mcp_calls import MAX_APPROVAL_WAIT
 from handrail.store.database import to_storable

@@ -14,6 +14,7 @@ from handrail.errors import ApprovalError, ConfigError, ToolError
 from handrail.execute.executor import Executor
 from handrail.execute.settlement import Doubt
 from handrail.serve.api.calls import DecisionBody, ResultBody, ShortId, respond_result
+from handrail.serve.api.error_responses import EVERY_ROUTE, ApiError, describe_errors, not_found
 from handrail.serve.api.key_scope import (
     READERS,
     Service,
@@ -24,7 +25,6 @@ from handrail.serve.api.key_scope import (
     is_visible,
     scope_session,
 )
-from handrail.serve.api.problems import EVERY_ROUTE, ApiError, describe_errors, not_found
 from handrail.store.keys import ApiKey
 
 _MAX_REASON_CHARS = 2_000

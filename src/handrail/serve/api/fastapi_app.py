@@ -7,8 +7,8 @@ from fastapi.openapi.utils import get_openapi
 
 from handrail.core.version import __version__
 from handrail.serve.api import calls, decisions, operations, records, sessions, tenants, tools
+from handrail.serve.api.error_responses import add_error_handlers
 from handrail.serve.api.key_scope import Service
-from handrail.serve.api.problems import add_error_handlers
 from handrail.serve.api.request_limits import ApiGate, ApiLimits
 
 _NO_KEY = ("/health", "/ready", "/phone/webhook")

@@ -14,7 +14,7 @@ from handrail.errors import ConfigError
 from handrail.execute.executor import Executor
 from handrail.execute.work import WorkItem
 from handrail.serve.access import Access
-from handrail.serve.api.problems import ApiError, get_request_id
+from handrail.serve.api.error_responses import ApiError, get_request_id
 from handrail.store import SqlStore
 from handrail.store.database import to_storable
 from handrail.store.keys import ApiKey, Role

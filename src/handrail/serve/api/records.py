@@ -12,8 +12,7 @@ from starlette.responses import StreamingResponse
 from handrail.core.log import log
 from handrail.errors import HandrailError
 from handrail.serve.api.calls import ShortId
-from handrail.serve.api.key_scope import READERS, allow, choose_tenant, clean, get_service
-from handrail.serve.api.problems import (
+from handrail.serve.api.error_responses import (
     EVERY_ROUTE,
     ApiError,
     describe_errors,
@@ -21,6 +20,7 @@ from handrail.serve.api.problems import (
     render_problem,
     to_api_error,
 )
+from handrail.serve.api.key_scope import READERS, allow, choose_tenant, clean, get_service
 from handrail.serve.audit_cursor import read_cursor, write_cursor
 from handrail.store.audit_rows import AuditRow
 from handrail.store.keys import ApiKey

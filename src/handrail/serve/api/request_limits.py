@@ -12,7 +12,7 @@ from msgspec import Struct
 from handrail.core.log import log
 from handrail.errors import ConfigError, StoreError
 from handrail.serve.access import Access
-from handrail.serve.api.problems import ApiError, render_problem, to_api_error
+from handrail.serve.api.error_responses import ApiError, render_problem, to_api_error
 from handrail.serve.mcp_calls import AsgiReceive, AsgiScope, AsgiSend
 
 _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9_.:-]{1,128}\Z")

@@ -9,8 +9,8 @@ from pydantic import BaseModel, Field, ValidationError
 
 from handrail.core.redact import HIDDEN
 from handrail.errors import ConfigError, StoreError
+from handrail.serve.api.error_responses import EVERY_ROUTE, ApiError, describe_errors, not_found
 from handrail.serve.api.key_scope import Service, allow, clean, get_service, is_visible
-from handrail.serve.api.problems import EVERY_ROUTE, ApiError, describe_errors, not_found
 from handrail.store.keys import ApiKey
 from handrail.tenants.config import TenantConfig
 
