@@ -249,7 +249,7 @@ async def test_the_audit_is_read_in_pages_and_as_lines_without_a_gap(store: SqlS
 
 
 async def test_an_export_ends_when_its_key_is_revoked(store: SqlStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("handrail.serve.api.records.EXPORT_PAGE", 1)
+    monkeypatch.setattr("handrail.serve.api.audit_and_erasure.EXPORT_PAGE", 1)
     monkeypatch.setattr("handrail.serve.access._CACHED_SECONDS", 0.0)
     async with open_replica(store) as replica:
         caller, viewer = await replica.connect("caller"), await replica.connect("viewer")

@@ -6,7 +6,7 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
 from handrail.core.version import __version__
-from handrail.serve.api import calls, decisions, operations, records, sessions, tenants, tools
+from handrail.serve.api import audit_and_erasure, calls, decisions, operations, sessions, tenants, tools
 from handrail.serve.api.error_responses import add_error_handlers
 from handrail.serve.api.key_scope import Service
 from handrail.serve.api.request_limits import ApiGate, ApiLimits
@@ -25,7 +25,7 @@ def build_api(service: Service, *, limits: ApiLimits, title: str) -> ApiGate:
     )
     api.state.service = service
     add_error_handlers(api)
-    for module in (calls, decisions, records, tenants, tools):
+    for module in (calls, decisions, audit_and_erasure, tenants, tools):
         api.include_router(module.build_router())
     api.include_router(operations.build_router(service))
     if service.conversations is not None:
