@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
+from handrail.authorize.from_sources import to_source_tool
 from handrail.authorize.policy import CompiledPolicy, Policy, PolicyProblem
-from handrail.authorize.sources import to_source_tool
 from handrail.core import failure_results
 from handrail.core.context import ToolContext
 from handrail.core.lazy_modules import LazyModule

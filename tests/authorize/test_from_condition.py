@@ -7,9 +7,9 @@ import pytest
 from pydantic import BaseModel
 
 from handrail import ConfigError, Control, Executor, Policy, Provenance, Rule, ToolCall, ToolContext, ToolResult, tool
-from handrail.authorize import origins
+from handrail.authorize import from_condition
 from handrail.authorize.conditions import Condition
-from handrail.authorize.sources import find_missing_field
+from handrail.authorize.from_sources import find_missing_field
 from handrail.core.value_records import SourceTool
 from tests.execute.helpers import at
 
@@ -240,7 +240,7 @@ def test_sixty_levels_and_as_many_values_as_are_looked_at_can_hold_and_one_more_
         return decide({"cc": {"from": ["customer"]}}, {"recipient": "r", "cc": value}, provenance)
 
     assert [answer(nest("abc", levels)) for levels in (60, 61)] == ["yes", "no"]
-    monkeypatch.setattr(origins, "_MAX_LEAVES", 10)
+    monkeypatch.setattr(from_condition, "_MAX_LEAVES", 10)
     assert [answer(["abc"] * count) for count in (9, 10)] == ["yes", "no"]  # The list is one of them.
 
 
