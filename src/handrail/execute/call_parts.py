@@ -24,9 +24,9 @@ from handrail.execute.running import RunningCalls
 from handrail.execute.scheduler import Scheduler
 from handrail.execute.settlement import LeaseKeeper, Settlement
 from handrail.execute.store import Store, StoreParts, find_work
+from handrail.execute.stored_calls import Work
 from handrail.execute.threads import WorkerThreads
 from handrail.execute.verification import Verification
-from handrail.execute.work import Work
 
 
 class CallParts(Struct, frozen=True, kw_only=True):

@@ -16,7 +16,7 @@ from handrail.errors import shorten
 from handrail.execute.call_notices import CallNotice, NotifyingWork
 from handrail.execute.event_bus import EventBus
 from handrail.execute.scheduler import CallRef
-from handrail.execute.work import WorkItem
+from handrail.execute.stored_calls import WorkItem
 
 _MAX_MESSAGE_CHARS: Final = 500
 """Of a progress message: Postgres notifies with 8,000 bytes at most, and an encrypted text is longer."""

@@ -26,8 +26,8 @@ from handrail.execute.recall import CallRecall, is_entry_of
 from handrail.execute.results import describe_duplicate, describe_entry, finish_result, replay
 from handrail.execute.running import EffectCall
 from handrail.execute.scheduler import CallRef
+from handrail.execute.stored_calls import WaitForEnd, Work, WorkItem, can_wake, send_item
 from handrail.execute.tool_pool import CompiledTool
-from handrail.execute.work import WaitForEnd, Work, WorkItem, can_wake, send_item
 
 Authorize = Callable[
     [CompiledTool, CallArguments, ToolContext[Any], LedgerDecision, TimeBudget], Awaitable[Authorization]

@@ -39,9 +39,9 @@ from handrail.execute.running import (
     yield_once,
 )
 from handrail.execute.scheduler import CallRef, LocksCrossed, current_scope
+from handrail.execute.stored_calls import StoredCall
 from handrail.execute.takeover import Takeover
 from handrail.execute.tool_pool import CompiledTool
-from handrail.execute.work import StoredCall
 
 _MAX_ROUNDS: Final = 20
 """How often a call looks into the ledger again because another call was faster."""

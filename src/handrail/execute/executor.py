@@ -39,9 +39,9 @@ from handrail.execute.settlement import (
     resolve_doubt,
 )
 from handrail.execute.store import Store, StoreParts, choose_store
+from handrail.execute.stored_calls import MemoryWork, StoredCall, Work
 from handrail.execute.threads import SyncPortal
 from handrail.execute.tool_pool import CompiledTool, Fallback, ToolPool, build_host_handler
-from handrail.execute.work import MemoryWork, StoredCall, Work
 from handrail.registry.registry import ToolRegistry
 
 T = TypeVar("T")

@@ -22,7 +22,7 @@ from handrail.execute.threads import ThreadJob
 from handrail.execute.tool_pool import CompiledTool
 
 if TYPE_CHECKING:
-    from handrail.execute.work import StoredCall
+    from handrail.execute.stored_calls import StoredCall
 
 StopCause = Literal["timeout", "cancelled"]
 

@@ -33,9 +33,9 @@ from handrail.execute.ledger import (
 )
 from handrail.execute.results import finish_result, note_changes
 from handrail.execute.scheduler import CallRef
+from handrail.execute.stored_calls import Work
 from handrail.execute.threads import ThreadJob
 from handrail.execute.tool_pool import CompiledTool
-from handrail.execute.work import Work
 
 T = TypeVar("T")
 

@@ -11,7 +11,7 @@ from handrail.core.events import Listener
 from handrail.core.redact import Redactor
 from handrail.errors import ConfigError
 from handrail.execute.ledger import Ledger, MemoryLedger
-from handrail.execute.work import Work
+from handrail.execute.stored_calls import Work
 
 T = TypeVar("T")
 

@@ -11,16 +11,16 @@ if TYPE_CHECKING:
     from handrail.execute.delivery import Delivery
     from handrail.store.encryption import EncryptionKey
     from handrail.store.store import SqlStore
-    from handrail.store.work import SqlDelivery, SqlWork
+    from handrail.store.stored_calls import SqlDelivery, SqlWork
 
 __all__ = ["SqlDelivery", "SqlStore", "SqlWork", "open_store"]
 
 __getattr__ = build_getattr(
     __name__,
     {
-        "SqlDelivery": "handrail.store.work",
+        "SqlDelivery": "handrail.store.stored_calls",
         "SqlStore": "handrail.store.store",
-        "SqlWork": "handrail.store.work",
+        "SqlWork": "handrail.store.stored_calls",
     },
 )
 

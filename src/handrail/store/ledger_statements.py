@@ -36,10 +36,10 @@ from sqlalchemy.dialects import postgresql, sqlite
 from handrail.store.approval_statements import build_consume
 from handrail.store.clock import DATABASE_CLOCK, HOST_CLOCK, get_clock
 from handrail.store.erasure import ERASED_ENTRY
+from handrail.store.stored_call_statements import WorkStatements, build_closed
 from handrail.store.tables import UNSETTLED, approvals, work
 from handrail.store.tables import audit as audit_table
 from handrail.store.tables import ledger as table
-from handrail.store.work_statements import WorkStatements, build_closed
 
 Steps = list[tuple[Executable, Mapping[str, Any]]]
 """Statements of one transaction, with their values; each changes one row, or nothing is changed."""

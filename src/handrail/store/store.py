@@ -27,10 +27,10 @@ from handrail.store.received_results import SqlDeliveries
 from handrail.store.schema_version import ensure_newest
 from handrail.store.scratch import ScratchStore
 from handrail.store.sessions import SqlSessionStore
+from handrail.store.stored_calls import SqlWork
 from handrail.store.tenants import SqlTenants
 from handrail.store.turns import SqlTurns
 from handrail.store.webhooks import SqlWebhookClaims
-from handrail.store.work import SqlWork
 
 _FLUSH_TIMEOUT: Final = 30.0
 """Seconds that the audit may take to write what it has before and after an erasure."""

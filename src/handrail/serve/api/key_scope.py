@@ -12,7 +12,7 @@ from handrail.core.events import LogEvent
 from handrail.core.suggestions import suggest
 from handrail.errors import ConfigError
 from handrail.execute.executor import Executor
-from handrail.execute.work import WorkItem
+from handrail.execute.stored_calls import WorkItem
 from handrail.serve.access import Access
 from handrail.serve.api.error_responses import ApiError, get_request_id
 from handrail.store import SqlStore

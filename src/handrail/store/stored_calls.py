@@ -21,12 +21,12 @@ from handrail.execute.call_notices import CallNotice, NoticeBoard, OnNotice
 from handrail.execute.delivery import Delivery, Handle
 from handrail.execute.recorded_result import RecordedResult
 from handrail.execute.scheduler import CallRef
-from handrail.execute.work import ObservedLease, WaitForEnd, WorkItem, WorkState, send_item
+from handrail.execute.stored_calls import ObservedLease, WaitForEnd, WorkItem, WorkState, send_item
 from handrail.store.database import Database, build_engine
 from handrail.store.encryption import Cipher
 from handrail.store.records import decode_record, encode_record
+from handrail.store.stored_call_statements import COLUMNS, WorkStatements
 from handrail.store.transactions import Transaction
-from handrail.store.work_statements import COLUMNS, WorkStatements
 
 _NO_LIMIT: Final = 2**62
 _CHANNEL: Final = "handrail_work"
