@@ -19,8 +19,8 @@ from handrail.core.time_budget import TimeBudget
 from handrail.core.tool import Tool
 from handrail.core.values import Approval, Decision, ToolCall, ToolResult
 from handrail.errors import ConfigError, ToolError, must_propagate
-from handrail.execute.call_parts import CallParts
 from handrail.execute.call_relay import NoticeReceiver, NoticeSender
+from handrail.execute.executor_parts import CallParts
 from handrail.execute.ledger import LedgerDecision, awaits_plain_futures
 from handrail.execute.recall import CallRecall, is_entry_of
 from handrail.execute.results import describe_duplicate, describe_entry, finish_result, replay

@@ -24,10 +24,10 @@ from handrail.core.value_records import SourceTool
 from handrail.core.values import Approval, ToolCall, ToolResult, build_call_type_error
 from handrail.define.options import ToolFlags
 from handrail.errors import ConfigError
-from handrail.execute.call_parts import build_parts
 from handrail.execute.cancellation import CallCanceller, CancelResult
 from handrail.execute.durable import DurableCalls
 from handrail.execute.effects import EffectRunner
+from handrail.execute.executor_parts import build_parts
 from handrail.execute.ledger import Ledger, MemoryLedger
 from handrail.execute.limits import Limits, RetryPolicy, Timeouts
 from handrail.execute.preparation import CallPreparation

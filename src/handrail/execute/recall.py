@@ -16,7 +16,7 @@ from handrail.core.log import log
 from handrail.core.time_budget import TimeBudget
 from handrail.core.values import ToolCall, ToolResult
 from handrail.execute.admission import Admission
-from handrail.execute.call_parts import CallParts
+from handrail.execute.executor_parts import CallParts
 from handrail.execute.ledger import Entry, LedgerDecision, is_unchanged
 from handrail.execute.results import describe_duplicate, describe_entry, finish_result, replay
 from handrail.execute.running import CallStopped, EffectCall, RunningCall
