@@ -21,12 +21,12 @@ from handrail.core.text import compact_json
 from handrail.core.time_budget import ShieldedStep, TimeBudget
 from handrail.core.values import Approval, ToolCall, ToolResult
 from handrail.errors import ToolError, must_propagate
-from handrail.execute.admission import Admission
 from handrail.execute.durable import DurableCalls
 from handrail.execute.event_bus import build_started
 from handrail.execute.executor_parts import CallParts
 from handrail.execute.handlers import Outcome
 from handrail.execute.ledger import Entry, LedgerDecision, awaits_plain_futures, is_same_decision
+from handrail.execute.limit_checks import Admission
 from handrail.execute.recall import CallRecall
 from handrail.execute.results import describe_duplicate, replay
 from handrail.execute.running import (

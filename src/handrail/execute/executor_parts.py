@@ -13,10 +13,10 @@ from handrail.core.callbacks import CallbackRunner
 from handrail.core.events import Listener
 from handrail.core.redact import Redactor
 from handrail.core.secrets import Reference, Secrets
-from handrail.execute.admission import AdmissionControl
 from handrail.execute.event_bus import EventBus
 from handrail.execute.handlers import HandlerRunner
 from handrail.execute.ledger import Ledger, LedgerReader
+from handrail.execute.limit_checks import AdmissionControl
 from handrail.execute.limits import Limits, RetryPolicy, Timeouts
 from handrail.execute.output_limit import OutputLimiter
 from handrail.execute.results import CallResults

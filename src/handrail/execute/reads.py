@@ -21,9 +21,9 @@ from handrail.core.time_budget import TimeBudget
 from handrail.core.tool import Tool
 from handrail.core.values import Approval, Decision, ToolCall, ToolResult
 from handrail.errors import ToolError, must_propagate
-from handrail.execute.admission import Admission
 from handrail.execute.executor_parts import CallParts
 from handrail.execute.handlers import Outcome, outcome_of_error
+from handrail.execute.limit_checks import Admission
 from handrail.execute.results import finish_result, finish_text, note_changes
 from handrail.execute.running import CallStopped, RunningCall, resume_coroutine, take_first_step
 from handrail.execute.scheduler import (

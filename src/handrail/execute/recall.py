@@ -15,9 +15,9 @@ from handrail.core.context import ToolContext
 from handrail.core.log import log
 from handrail.core.time_budget import TimeBudget
 from handrail.core.values import ToolCall, ToolResult
-from handrail.execute.admission import Admission
 from handrail.execute.executor_parts import CallParts
 from handrail.execute.ledger import Entry, LedgerDecision, is_unchanged
+from handrail.execute.limit_checks import Admission
 from handrail.execute.results import describe_duplicate, describe_entry, finish_result, replay
 from handrail.execute.running import CallStopped, EffectCall, RunningCall
 from handrail.execute.scheduler import CallRef

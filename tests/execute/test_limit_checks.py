@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from handrail import Executor, Policy, Rule, ToolContext, ToolError, ToolFlags, ToolResult, tool
 from handrail.core import CallFinished, CallStarted, CircuitBreakerChanged, selectors
 from handrail.execute import CircuitBreaker, Entry, Limits, RateLimit, Timeouts
-from handrail.execute.admission import ConcurrencyLimit
+from handrail.execute.limit_checks import ConcurrencyLimit
 from tests.execute.helpers import ALLOWED, Book, Heard, Held, at, call, code_of, quiet
 
 
