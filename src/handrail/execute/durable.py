@@ -21,13 +21,13 @@ from handrail.core.values import Approval, Decision, ToolCall, ToolResult
 from handrail.errors import ConfigError, ToolError, must_propagate
 from handrail.execute.call_relay import NoticeReceiver, NoticeSender
 from handrail.execute.executor_parts import CallParts
+from handrail.execute.executor_tools import CompiledTool
 from handrail.execute.ledger import LedgerDecision, awaits_plain_futures
 from handrail.execute.recall import CallRecall, is_entry_of
 from handrail.execute.results import describe_duplicate, describe_entry, finish_result, replay
 from handrail.execute.running import EffectCall
 from handrail.execute.scheduler import CallRef
 from handrail.execute.stored_calls import WaitForEnd, Work, WorkItem, can_wake, send_item
-from handrail.execute.tool_pool import CompiledTool
 
 Authorize = Callable[
     [CompiledTool, CallArguments, ToolContext[Any], LedgerDecision, TimeBudget], Awaitable[Authorization]

@@ -24,6 +24,7 @@ from handrail.errors import ToolError, must_propagate
 from handrail.execute.durable import DurableCalls
 from handrail.execute.event_bus import build_started
 from handrail.execute.executor_parts import CallParts
+from handrail.execute.executor_tools import CompiledTool
 from handrail.execute.handlers import Outcome
 from handrail.execute.ledger import Entry, LedgerDecision, awaits_plain_futures, is_same_decision
 from handrail.execute.limit_checks import Admission
@@ -41,7 +42,6 @@ from handrail.execute.running import (
 from handrail.execute.scheduler import CallRef, LocksCrossed, current_scope
 from handrail.execute.stored_calls import StoredCall
 from handrail.execute.takeover import Takeover
-from handrail.execute.tool_pool import CompiledTool
 
 _MAX_ROUNDS: Final = 20
 """How often a call looks into the ledger again because another call was faster."""

@@ -16,7 +16,7 @@ from handrail.core.values import ToolCall, ToolResult
 from handrail.errors import StoreError
 from handrail.execute.effects import EffectRunner
 from handrail.execute.executor_parts import CallParts
-from handrail.execute.tool_pool import CompiledTool, ToolPool
+from handrail.execute.executor_tools import CompiledTool, ToolPool
 
 
 class CallPreparation:

@@ -22,6 +22,7 @@ from handrail.core.tool import Tool
 from handrail.core.values import Approval, Decision, ToolCall, ToolResult
 from handrail.errors import ToolError, must_propagate
 from handrail.execute.executor_parts import CallParts
+from handrail.execute.executor_tools import CompiledTool
 from handrail.execute.handlers import Outcome, outcome_of_error
 from handrail.execute.limit_checks import Admission
 from handrail.execute.results import finish_result, finish_text, note_changes
@@ -34,7 +35,6 @@ from handrail.execute.scheduler import (
     QueueEntry,
     current_scope,
 )
-from handrail.execute.tool_pool import CompiledTool
 
 V = TypeVar("V")
 

@@ -17,9 +17,9 @@ from handrail.core.time_budget import TimeBudget
 from handrail.core.tool import OnInterrupt, Tool
 from handrail.core.values import Decision, ToolCall, ToolResult
 from handrail.errors import ConfigError, ToolError
+from handrail.execute.executor_tools import CompiledTool
 from handrail.execute.scheduler import CallRef, QueueEntry
 from handrail.execute.threads import ThreadJob
-from handrail.execute.tool_pool import CompiledTool
 
 if TYPE_CHECKING:
     from handrail.execute.stored_calls import StoredCall

@@ -19,6 +19,7 @@ from handrail.core.secret_patterns import MAX_PIECE
 from handrail.core.time_budget import ShieldedStep, TimeBudget
 from handrail.core.values import Decision, ToolCall, ToolResult
 from handrail.errors import CallTakenOverError, ConfigError
+from handrail.execute.executor_tools import CompiledTool
 from handrail.execute.handlers import HandlerRunner, Outcome, outcome_of_error
 from handrail.execute.ledger import (
     MAX_RECORDED_MEDIA_BYTES,
@@ -35,7 +36,6 @@ from handrail.execute.results import finish_result, note_changes
 from handrail.execute.scheduler import CallRef
 from handrail.execute.stored_calls import Work
 from handrail.execute.threads import ThreadJob
-from handrail.execute.tool_pool import CompiledTool
 
 T = TypeVar("T")
 

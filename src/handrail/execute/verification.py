@@ -14,10 +14,10 @@ from handrail.core.log import log
 from handrail.core.time_budget import TimeBudget
 from handrail.core.values import ToolCall, ToolResult
 from handrail.errors import must_propagate
+from handrail.execute.executor_tools import CompiledTool
 from handrail.execute.handlers import HandlerRunner, Outcome
 from handrail.execute.ledger import Entry, Ledger, VerifyAnswer, get_answer
 from handrail.execute.settlement import Settlement
-from handrail.execute.tool_pool import CompiledTool
 
 
 class Verification:
