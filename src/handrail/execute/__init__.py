@@ -7,10 +7,10 @@ from handrail.core.lazy_exports import build_getattr
 if TYPE_CHECKING:
     from handrail.execute.delivery import Delivery, MemoryDelivery
     from handrail.execute.executor import Executor
+    from handrail.execute.executor_store import Store
     from handrail.execute.ledger import Entry, Ledger, MemoryLedger, Recalled
     from handrail.execute.limits import CircuitBreaker, Limits, RateLimit, RetryPolicy, Timeouts
     from handrail.execute.loop import Budget, LoopResult, run_until_done, run_until_done_sync
-    from handrail.execute.store import Store
     from handrail.execute.stored_calls import MemoryWork, Work, WorkItem
     from handrail.execute.worker import Worker
 
@@ -54,7 +54,7 @@ _ON_FIRST_USE = {
     "RateLimit": "handrail.execute.limits",
     "Recalled": "handrail.execute.ledger",
     "RetryPolicy": "handrail.execute.limits",
-    "Store": "handrail.execute.store",
+    "Store": "handrail.execute.executor_store",
     "Timeouts": "handrail.execute.limits",
     "Work": "handrail.execute.stored_calls",
     "WorkItem": "handrail.execute.stored_calls",

@@ -28,6 +28,7 @@ from handrail.execute.cancellation import CallCanceller, CancelResult
 from handrail.execute.durable import DurableCalls
 from handrail.execute.effects import EffectRunner
 from handrail.execute.executor_parts import build_parts
+from handrail.execute.executor_store import Store, StoreParts, choose_store
 from handrail.execute.executor_tools import CompiledTool, Fallback, ToolPool, build_host_handler
 from handrail.execute.ledger import Ledger, MemoryLedger
 from handrail.execute.limits import Limits, RetryPolicy, Timeouts
@@ -39,7 +40,6 @@ from handrail.execute.settlement import (
     list_doubts,
     resolve_doubt,
 )
-from handrail.execute.store import Store, StoreParts, choose_store
 from handrail.execute.stored_calls import MemoryWork, StoredCall, Work
 from handrail.execute.threads import SyncPortal
 from handrail.registry.registry import ToolRegistry

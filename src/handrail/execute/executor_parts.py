@@ -14,6 +14,7 @@ from handrail.core.events import Listener
 from handrail.core.redact import Redactor
 from handrail.core.secrets import Reference, Secrets
 from handrail.execute.event_bus import EventBus
+from handrail.execute.executor_store import Store, StoreParts, find_work
 from handrail.execute.handlers import HandlerRunner
 from handrail.execute.ledger import Ledger, LedgerReader
 from handrail.execute.limit_checks import AdmissionControl
@@ -23,7 +24,6 @@ from handrail.execute.results import CallResults
 from handrail.execute.running import RunningCalls
 from handrail.execute.scheduler import Scheduler
 from handrail.execute.settlement import LeaseKeeper, Settlement
-from handrail.execute.store import Store, StoreParts, find_work
 from handrail.execute.stored_calls import Work
 from handrail.execute.threads import WorkerThreads
 from handrail.execute.verification import Verification
