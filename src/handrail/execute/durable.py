@@ -19,7 +19,6 @@ from handrail.core.time_budget import TimeBudget
 from handrail.core.tool import Tool
 from handrail.core.values import Approval, Decision, ToolCall, ToolResult
 from handrail.errors import ConfigError, ToolError, must_propagate
-from handrail.execute.call_relay import NoticeReceiver, NoticeSender
 from handrail.execute.executor_parts import CallParts
 from handrail.execute.executor_tools import CompiledTool
 from handrail.execute.ledger import LedgerDecision, awaits_plain_futures
@@ -28,6 +27,7 @@ from handrail.execute.results import describe_duplicate, describe_entry, finish_
 from handrail.execute.running import EffectCall
 from handrail.execute.scheduler import CallRef
 from handrail.execute.stored_calls import WaitForEnd, Work, WorkItem, can_wake, send_item
+from handrail.execute.worker_events import NoticeReceiver, NoticeSender
 
 Authorize = Callable[
     [CompiledTool, CallArguments, ToolContext[Any], LedgerDecision, TimeBudget], Awaitable[Authorization]

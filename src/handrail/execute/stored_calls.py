@@ -11,10 +11,10 @@ from msgspec import Struct, structs
 from handrail.authorize.approvals import Approvals
 from handrail.core.log import log
 from handrail.core.values import Decision, ToolCall
-from handrail.execute.call_notices import CallNotice, NoticeBoard, OnNotice
 from handrail.execute.delivery import Delivery, MemoryDelivery
 from handrail.execute.recorded_result import RecordedResult
 from handrail.execute.scheduler import CallRef
+from handrail.execute.worker_notices import CallNotice, NoticeBoard, OnNotice
 
 WorkState = Literal["queued", "running", "parked", "waiting", "done"]
 """`queued`: a worker may take it. `running`: one has it. `parked`: somebody has to approve it first. `waiting`: it was

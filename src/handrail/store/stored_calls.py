@@ -17,11 +17,11 @@ from handrail.core.log import log
 from handrail.core.text import compact_json
 from handrail.core.values import Decision, ToolCall
 from handrail.errors import ConfigError, StoreError
-from handrail.execute.call_notices import CallNotice, NoticeBoard, OnNotice
 from handrail.execute.delivery import Delivery, Handle
 from handrail.execute.recorded_result import RecordedResult
 from handrail.execute.scheduler import CallRef
 from handrail.execute.stored_calls import ObservedLease, WaitForEnd, WorkItem, WorkState, send_item
+from handrail.execute.worker_notices import CallNotice, NoticeBoard, OnNotice
 from handrail.store.database import Database, build_engine
 from handrail.store.encryption import Cipher
 from handrail.store.records import decode_record, encode_record
