@@ -1,14 +1,14 @@
 """A simulator of phone calls over OpenAI's Realtime API: scripts, a strict local server, faults, and a report."""
 
+from .api_refusals import Refused
 from .call_control import ControlResponse
 from .call_record import ErrorRecord, HttpRecord, TimelineEntry, ToolCallRecord, TranscriptLine
 from .call_statistics import Percentiles, Summary, summarise
-from .checks import Refused
 from .engine import SimulatedCall
 from .event_loop_call import LiveCall
+from .protocol_rules import RULES, UNCONFIRMED_RULES, ProtocolRule
 from .report import CallReport, ExpectationResult
 from .responses import ScriptedRequest
-from .rules import RULES, UNCONFIRMED_RULES, ProtocolRule
 from .script import FunctionCall, ModelEntry, Script, ScriptError
 from .script_file import load_script
 from .simulator import PhoneSimulator, WebhookRecord

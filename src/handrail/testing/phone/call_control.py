@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
+from .api_refusals import Refused, check_session
 from .call_record import HttpRecord
-from .checks import Refused, check_session
 from .script import HttpEntry, Verb
 from .state import CallState
 

@@ -3,8 +3,8 @@
 import asyncio
 from collections.abc import Callable
 
+from .api_refusals import Refused
 from .call_control import ControlResponse
-from .checks import Refused
 from .engine import SimulatedCall
 from .report import CallReport
 from .script import Verb
