@@ -7,7 +7,7 @@ import pytest
 
 from handrail import tool
 from handrail.providers.embedded.tool_ranking import SMALL_TALK, ToolRanker
-from handrail.registry import ranking
+from handrail.registry import text_similarity
 
 TOPICS = ("money", "parcel", "weather", "person", "chatter")
 
@@ -88,7 +88,7 @@ def test_a_description_is_embedded_once_and_nothing_of_the_tool_beside_it() -> N
 
 
 def test_more_descriptions_than_are_remembered_do_no_harm(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ranking, "_MAX_CACHED_VECTORS", 5)
+    monkeypatch.setattr(text_similarity, "_MAX_CACHED_VECTORS", 5)
     picker = ToolRanker(Topics())
 
     for said in ("my parcel", "the weather", "my parcel"):

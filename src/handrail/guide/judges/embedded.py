@@ -17,7 +17,7 @@ from handrail.models.embedding import Embedding
 from handrail.providers.embedded.tool_ranking import SMALL_TALK, ToolRanker
 from handrail.providers.messages import Message, UserMessage
 from handrail.providers.provider import ModelRequest, Provider
-from handrail.registry.ranking import Embedder, TextSimilarity
+from handrail.registry.text_similarity import Embedder, TextSimilarity
 
 
 class EmbeddedJudge:

@@ -32,7 +32,7 @@ from handrail.providers.message_conversion import (
 from handrail.providers.messages import AssistantMessage, Message, ToolMessage, UserMessage
 from handrail.providers.provider import FinishReason, ModelRequest, ModelResponse, StreamEvent, TextDelta, Usage
 from handrail.providers.response_schema import check_response_schema
-from handrail.registry.ranking import Embedder
+from handrail.registry.text_similarity import Embedder
 
 DEMONSTRATION_MAX_BYTES: Final = 500_000_000
 """Files with fewer bytes are demonstration models."""

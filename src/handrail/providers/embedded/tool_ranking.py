@@ -8,8 +8,8 @@ from msgspec import Struct
 from handrail.core.tool import Tool
 from handrail.providers.embedded.schema_reduction import as_list, as_mapping, has_mention
 from handrail.providers.embedded.spans import extract, extract_numbers, find_kind
-from handrail.registry.ranking import Embedder, TextSimilarity, WordIndex, extract_words
 from handrail.registry.search import get_search_text, get_search_words
+from handrail.registry.text_similarity import Embedder, TextSimilarity, WordIndex, extract_words
 
 SMALL_TALK: Final = (
     "Greeting or small talk",
