@@ -15,7 +15,7 @@ from handrail.errors import ConfigError, MissingExtraError, shorten
 from handrail.execute.executor import Executor
 from handrail.sources.connection import connect
 from handrail.sources.mcp.endpoint import serve_mcp
-from handrail.sources.mcp.server import McpServer, import_with_sdk
+from handrail.sources.mcp.server_options import McpServer, import_with_sdk
 from handrail.sources.pins import compare_pins, read_pins, write_pins
 
 _WHICH = "module:object or file.py:object, an McpServer or a list of them; or the URL of a server, or its command"

@@ -30,7 +30,7 @@ from handrail.serve.tenant_pools import TenantPools
 from handrail.serve.tenant_retention import Retention
 from handrail.serve.tool_pages import ToolPages
 from handrail.sources.mcp.endpoint import McpRequest
-from handrail.sources.mcp.server import import_with_sdk
+from handrail.sources.mcp.server_options import import_with_sdk
 from handrail.sources.pins import PinDifference
 from handrail.store import SqlStore
 from handrail.tenants.directory import Tenants
@@ -170,7 +170,7 @@ def build_mcp_endpoint(executor: Executor, calls: GatewayCalls, *, decide_where:
     async def find_executor(request: McpRequest) -> Executor:
         return await calls.find_executor(request, executor)
 
-    return import_with_sdk("handrail.sources.mcp.serve").McpEndpoint(
+    return import_with_sdk("handrail.sources.mcp.served_executor").McpEndpoint(
         executor,
         context=calls.make_context,
         name="handrail-gateway",

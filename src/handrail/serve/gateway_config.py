@@ -11,7 +11,7 @@ from handrail.core.suggestions import suggest
 from handrail.core.yaml_reader import YamlPath, YamlReader, read_config_file
 from handrail.errors import ConfigError
 from handrail.serve.mcp_calls import MAX_APPROVAL_WAIT
-from handrail.sources.mcp.server import McpServer
+from handrail.sources.mcp.server_options import McpServer
 from handrail.sources.openapi.source import OpenApi
 from handrail.sources.source import Source
 

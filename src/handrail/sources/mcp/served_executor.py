@@ -33,7 +33,7 @@ from handrail.formats import mcp as wire
 from handrail.registry.registry import ToolRegistry
 from handrail.sources.mcp.definitions import build_resource_blocks
 from handrail.sources.mcp.endpoint import FindCallKey, FindExecutor, MakeMcpContext, McpRequest, RunMcpCall
-from handrail.sources.mcp.server import IDEMPOTENCY_META_KEY
+from handrail.sources.mcp.server_options import IDEMPOTENCY_META_KEY
 
 _APPROVAL: Final = "approval"
 """The key of the question in a result that asks for input."""
