@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
-from handrail.schema import strict
+from handrail.schema import strict_schema
 from tests.schema.subsets import openai_problems
 
 
-def lowered(schema: dict[str, Any]) -> strict.Lowered:
-    return strict.lower({"type": "object", "additionalProperties": False, **schema}, strict.OPENAI)
+def lowered(schema: dict[str, Any]) -> strict_schema.Lowered:
+    return strict_schema.lower({"type": "object", "additionalProperties": False, **schema}, strict_schema.OPENAI)
 
 
 def of(**properties: Any) -> dict[str, Any]:
@@ -30,7 +30,7 @@ def of(**properties: Any) -> dict[str, Any]:
     ids=["properties", "enum values", "one enum", "names", "constants", "levels", "levels by reference"],
 )  # fmt: skip
 def test_a_schema_that_is_too_large_is_refused_with_the_number(count: int, schema: Any) -> None:
-    with pytest.raises(strict.NotRepresentable, match="OpenAI's strict mode allows"):
+    with pytest.raises(strict_schema.NotRepresentable, match="OpenAI's strict mode allows"):
         lowered(schema(count))
     if count != 15_001:
         assert openai_problems(lowered(schema(count - 1)).schema) == []
@@ -53,7 +53,7 @@ def test_a_schema_nested_beyond_reason_is_refused() -> None:
     deep: Any = {"type": "string"}
     for _ in range(5_000):
         deep = {"type": "array", "items": deep}
-    with pytest.raises(strict.NotRepresentable, match="nested too deeply"):
+    with pytest.raises(strict_schema.NotRepresentable, match="nested too deeply"):
         lowered(of(a=deep))
 
 
@@ -66,4 +66,4 @@ def test_a_schema_that_doubles_with_every_reference_is_read_once() -> None:
 def test_anthropics_strict_mode_has_none_of_these_limits() -> None:
     large = {"type": "object", **of(a={"enum": [*range(1_001)]}, b=nested(12))}
 
-    assert strict.lower(large, strict.ANTHROPIC).schema["required"] == ["a", "b"]
+    assert strict_schema.lower(large, strict_schema.ANTHROPIC).schema["required"] == ["a", "b"]

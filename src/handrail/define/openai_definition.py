@@ -3,7 +3,7 @@
 import warnings
 from typing import TYPE_CHECKING, Any, cast
 
-from handrail.schema import strict
+from handrail.schema import strict_schema
 
 if TYPE_CHECKING:
     from openai.types.chat import ChatCompletionToolParam
@@ -59,11 +59,11 @@ def inline_root_reference(schema: dict[str, Any]) -> dict[str, Any]:
     return {**target, "$defs": schema["$defs"]} if target else schema
 
 
-def lower_or_none(schema: dict[str, Any], *, name: str | None = None) -> strict.Lowered | None:
+def lower_or_none(schema: dict[str, Any], *, name: str | None = None) -> strict_schema.Lowered | None:
     """Lower a schema to strict mode; None, with a warning, if strict mode cannot represent it."""
     try:
-        return strict.lower(_build_object_schema(schema), strict.OPENAI)
-    except strict.NotRepresentable as reason:
+        return strict_schema.lower(_build_object_schema(schema), strict_schema.OPENAI)
+    except strict_schema.NotRepresentable as reason:
         if name is not None:
             warnings.warn(f"`{name}` is sent without strict mode: {reason}.", stacklevel=4)
         return None

@@ -7,7 +7,7 @@ from msgspec import Struct
 from handrail.core.tool import Tool
 from handrail.formats.names import Decode
 from handrail.formats.render import add_properties, get_object_schema
-from handrail.schema import strict
+from handrail.schema import strict_schema
 from handrail.schema.schema_nodes import get_types
 from handrail.schema.subschemas import map_children
 
@@ -27,8 +27,8 @@ def build_parameters(tool: Tool[..., Any]) -> Parameters:
     if not tool.strict:
         return Parameters(schema=to_non_strict(schema), strict=False)
     try:
-        lowered = strict.lower(schema, strict.OPENAI)
-    except strict.NotRepresentable as reason:
+        lowered = strict_schema.lower(schema, strict_schema.OPENAI)
+    except strict_schema.NotRepresentable as reason:
         return Parameters(schema=to_non_strict(schema), strict=False, notes=(f"is sent without strict mode: {reason}",))
     return Parameters(
         schema=lowered.schema,

@@ -40,7 +40,7 @@ from handrail.providers.sdk_provider import (
     open_events,
     read_token_count,
 )
-from handrail.schema import strict
+from handrail.schema import strict_schema
 
 _ANTHROPIC: Final = ProviderInfo(
     title="Anthropic",
@@ -129,7 +129,7 @@ class _MessagesAdapter:
             body |= {"tool_choice": choice} if definitions else {}
         response_schema: ResponseSchema | None = None
         if request.schema is not None:
-            response_schema = build_response_schema(request.schema, dialect=strict.ANTHROPIC)
+            response_schema = build_response_schema(request.schema, dialect=strict_schema.ANTHROPIC)
             if response_schema.strict and _has_strict_budget(response_schema, definitions):
                 form = {"type": "json_schema", "schema": response_schema.schema}
                 body["output_config"] = {**body.get("output_config", {}), "format": form}

@@ -36,7 +36,7 @@ from handrail.providers.sdk_provider import (
     open_events,
     read_token_count,
 )
-from handrail.schema import strict
+from handrail.schema import strict_schema
 
 _FINISH_REASONS: Final[Mapping[str | None, FinishReason]] = {
     "stop": "stop",
@@ -98,7 +98,7 @@ class _ChatAdapter:
         narrow = not self.connection.endpoint.is_official
         definitions = self._definitions.get_allowed(request) if narrow else self._definitions.get(request.tools)
         response_schema = (
-            None if request.schema is None else build_response_schema(request.schema, dialect=strict.OPENAI)
+            None if request.schema is None else build_response_schema(request.schema, dialect=strict_schema.OPENAI)
         )
         steps = build_steps(request.messages, rules=_RULES, definitions=definitions)
         system = [{"role": "system", "content": encodable(request.instructions)}] if request.instructions else []

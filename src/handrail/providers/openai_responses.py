@@ -34,7 +34,7 @@ from handrail.providers.sdk_provider import (
     open_events,
     read_token_count,
 )
-from handrail.schema import strict
+from handrail.schema import strict_schema
 
 _TEXT_EVENTS: Final = ("response.output_text.delta", "response.refusal.delta")
 _FINISH_REASONS: Final[Mapping[Any, FinishReason]] = {"max_output_tokens": "length", "content_filter": "refusal"}
@@ -99,7 +99,7 @@ class _ResponsesAdapter:
         """The keyword arguments of the SDK's method for a request."""
         definitions = self._definitions.get(request.tools)
         response_schema = (
-            None if request.schema is None else build_response_schema(request.schema, dialect=strict.OPENAI)
+            None if request.schema is None else build_response_schema(request.schema, dialect=strict_schema.OPENAI)
         )
         steps = build_steps(request.messages, rules=_RULES, definitions=definitions)
         body: dict[str, Any] = {

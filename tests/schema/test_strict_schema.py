@@ -12,7 +12,7 @@ from typing_extensions import TypedDict
 from handrail import InvalidArgumentsError, Tool, ToolCall, tool
 from handrail.formats import anthropic
 from handrail.formats import openai_responses as wire
-from handrail.schema import strict
+from handrail.schema import strict_schema
 from tests.schema.kinds import LEAVES, UNSAYABLE, Made, made_tools
 from tests.schema.subsets import anthropic_problems, openai_problems
 
@@ -32,8 +32,8 @@ def came_back(one: Tool[..., Any], text: str) -> str:
     return wire.tools([one]).decode(call).arguments_json
 
 
-def lowered(schema: dict[str, Any], dialect: strict.Dialect = strict.OPENAI) -> strict.Lowered:
-    return strict.lower({"type": "object", "additionalProperties": False, **schema}, dialect)
+def lowered(schema: dict[str, Any], dialect: strict_schema.Dialect = strict_schema.OPENAI) -> strict_schema.Lowered:
+    return strict_schema.lower({"type": "object", "additionalProperties": False, **schema}, dialect)
 
 
 def of(**properties: Any) -> dict[str, Any]:
@@ -138,17 +138,17 @@ def test_a_type_without_a_strict_form_keeps_its_tool_out_of_strict_mode(kind: An
     ],
 )  # fmt: skip
 def test_a_schema_that_strict_mode_cannot_say_is_refused_with_the_reason(schema: Any, reason: str) -> None:
-    with pytest.raises(strict.NotRepresentable, match=reason):
+    with pytest.raises(strict_schema.NotRepresentable, match=reason):
         lowered(schema)
 
 
 def test_arguments_that_may_be_anything_are_not_emptied() -> None:
-    with pytest.raises(strict.NotRepresentable, match="open keys"):
-        strict.lower({"type": "object"}, strict.OPENAI)
+    with pytest.raises(strict_schema.NotRepresentable, match="open keys"):
+        strict_schema.lower({"type": "object"}, strict_schema.OPENAI)
 
 
 def test_no_arguments_at_all_can_be_said() -> None:
-    assert openai_problems(strict.lower({"type": "object", "properties": {}}, strict.OPENAI).schema) == []
+    assert openai_problems(strict_schema.lower({"type": "object", "properties": {}}, strict_schema.OPENAI).schema) == []
 
 
 class Leash(TypedDict):
@@ -172,7 +172,7 @@ def test_anthropic_enforces_less_and_keeps_defaults() -> None:
         "size": {"type": "array", "items": {"type": "number", "minimum": 1}, "minItems": 1, "maxItems": 2},
         "pair": {"type": "array", "items": {"type": "string"}, "minItems": 2},
     }
-    found = lowered({"properties": properties, "required": ["size"]}, strict.ANTHROPIC)
+    found = lowered({"properties": properties, "required": ["size"]}, strict_schema.ANTHROPIC)
 
     assert found.schema["properties"] == {
         "name": {"type": "string", "default": "x", "format": "uri"},
@@ -192,8 +192,8 @@ def test_anthropic_enforces_less_and_keeps_defaults() -> None:
 @pytest.mark.parametrize("target", ["#", "#/$defs/A"])
 def test_anthropic_has_no_recursion(target: str) -> None:
     loop = {"type": "object", "properties": {"next": {"$ref": target}}}
-    with pytest.raises(strict.NotRepresentable, match="it refers to itself"):
-        lowered({"properties": {"next": {"$ref": target}}, "$defs": {"A": loop}}, strict.ANTHROPIC)
+    with pytest.raises(strict_schema.NotRepresentable, match="it refers to itself"):
+        lowered({"properties": {"next": {"$ref": target}}, "$defs": {"A": loop}}, strict_schema.ANTHROPIC)
 
 
 def test_constraints_that_the_provider_does_not_know_are_listed_with_their_place() -> None:
