@@ -12,8 +12,8 @@ from typing_extensions import TypeVar, Unpack
 
 from handrail.core.context import ToolContext
 from handrail.core.tool import Tool
+from handrail.core.unwritable_arguments import find_hidden_field, find_unwritable_default
 from handrail.core.values import ToolResult
-from handrail.define.function import find_unwritable_default
 from handrail.define.openai_definition import (
     inline_root_reference,
     lower_or_none,
@@ -34,7 +34,6 @@ from handrail.define.toolcall_values import (
 )
 from handrail.errors import InvalidArgumentsError, ToolDefinitionError, ToolError
 from handrail.schema.arguments import Arguments, build_forms, build_parser, sort_sets_of, validate_strictly
-from handrail.schema.pydantic_schema import find_hidden_field
 from handrail.schema.subschemas import remove_titles
 
 if TYPE_CHECKING:

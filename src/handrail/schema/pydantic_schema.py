@@ -5,7 +5,7 @@ import sys
 import types
 import typing
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any, cast
 
@@ -68,25 +68,6 @@ def _replace_typed_dicts(hint: Any, inside: tuple[Any, ...]) -> Any:
     if isinstance(hint, types.UnionType):
         return typing.Union[replaced]  # noqa: UP007
     return hint.copy_with(replaced) if hasattr(hint, "copy_with") else typing.get_origin(hint)[replaced]
-
-
-def find_hidden_field(core_schema: Any) -> str | None:
-    """Describe a field with `exclude=True`, anywhere in a type: its value is not in the JSON of the arguments."""
-    name = next(_find_excluded(core_schema, ""), None)
-    return None if name is None else f"the field `{name}` has exclude=True; leave that out"
-
-
-def _find_excluded(node: Any, name: str) -> Iterator[str]:
-    if isinstance(node, dict):
-        members = cast(dict[str, Any], node)
-        if members.get("serialization_exclude"):
-            yield str(members.get("name", name))
-        for key, child in members.items():
-            if key not in ("default", "metadata"):
-                yield from _find_excluded(child, key)
-    elif isinstance(node, list):
-        for child in cast(list[Any], node):
-            yield from _find_excluded(child, name)
 
 
 def _generate_schema(adapter: "pydantic.TypeAdapter[Any]", **options: Any) -> dict[str, Any]:
