@@ -6,7 +6,7 @@ from typing import Literal
 import pytest
 
 from handrail import tool
-from handrail.providers.embedded.tool_ranking import SMALL_TALK, ToolRanker
+from handrail.providers.embedded.tool_choice import SMALL_TALK, ToolRanker
 from handrail.registry import text_similarity
 
 TOPICS = ("money", "parcel", "weather", "person", "chatter")
