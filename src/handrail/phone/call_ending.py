@@ -1,4 +1,4 @@
-"""How a call ends: one transfer or one hang-up at a time."""
+"""How a call ends: one transfer or one hang-up at a time, and what speaks against a hang-up."""
 
 from collections.abc import Callable
 from typing import Literal
@@ -141,12 +141,35 @@ class CallEnding:
         self.finish_transfer("not_taken" if transfer.state == "taken" else "failed")
         return transfer.request.call_id is None
 
-    def request_hang_up(self, signal: s.HangUpRequested, *, refusal: s.HangUpOutcome | None = None) -> None:
-        """Begin to end the call, unless something speaks against it. That is for tools: a limit is never refused."""
-        if signal.request_id is not None and (self.is_under_way or refusal is not None):
-            outcome = "failed" if self.is_under_way else refusal or "failed"
-            self._do(s.FinishHangUp(request_id=signal.request_id, outcome=outcome))
-            return
+    def request_hang_up(
+        self,
+        signal: s.HangUpRequested,
+        *,
+        is_caller_speaking: bool,
+        has_caller_spoken: bool,
+        has_pending_results: bool,
+    ) -> None:
+        """Begin to end the call, unless something speaks against it. That is for tools: a limit is never refused.
+
+        Args:
+            signal: The request, of a tool or of a limit.
+            is_caller_speaking: Whether the caller speaks now.
+            has_caller_spoken: Whether the caller has said anything yet.
+            has_pending_results: Whether other tools run, or have results that the caller has not heard.
+        """
+        if signal.request_id is not None:
+            refusal: s.HangUpOutcome | None = None
+            if self.is_under_way:
+                refusal = "failed"
+            elif is_caller_speaking:
+                refusal = "interrupted"
+            elif not has_caller_spoken:
+                refusal = "too_early"
+            elif has_pending_results:
+                refusal = "results_pending"
+            if refusal is not None:
+                self._do(s.FinishHangUp(request_id=signal.request_id, outcome=refusal))
+                return
         if self.is_under_way:
             return
         self._hang_up = signal

@@ -537,14 +537,12 @@ class CallMachine:
             self.calls.continue_in_background(state, request.output)
 
     def _on_hang_up(self, signal: s.HangUpRequested) -> None:
-        refusal: s.HangUpOutcome | None = None
-        if self._slot.is_caller_speaking:
-            refusal = "interrupted"
-        elif self.turn == 0:
-            refusal = "too_early"
-        elif self.calls.has_pending_results(beside=signal.call_id):
-            refusal = "results_pending"
-        self._ending.request_hang_up(signal, refusal=refusal)
+        self._ending.request_hang_up(
+            signal,
+            is_caller_speaking=self._slot.is_caller_speaking,
+            has_caller_spoken=self.turn > 0,
+            has_pending_results=self.calls.has_pending_results(beside=signal.call_id),
+        )
 
     def _on_operator_replied(self, signal: s.OperatorReplied) -> None:
         self._speeches.add("operator", self._texts("say.exactly", text=signal.text))
