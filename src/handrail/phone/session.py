@@ -19,11 +19,11 @@ from handrail.execute.executor import Executor
 from handrail.phone import signals as s
 from handrail.phone.events import CallLog, PhoneCallEnded, SpeechTranscribed
 from handrail.phone.incoming_call import IncomingCall
-from handrail.phone.live_control import LiveControl
 from handrail.phone.machine_options import MachineOptions
 from handrail.phone.realtime import RealtimeAdapter, parse_event
 from handrail.phone.recording import CallRecorder
 from handrail.phone.state_machine import CallMachine
+from handrail.phone.tool_requests import LiveControl
 from handrail.phone.tool_runner import ToolRunner
 from handrail.phone.transcript import SpokenLine, Transcript
 from handrail.phone.transport import ConnectionLost, Sideband, Transport
