@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from handrail.phone.session import CallSession
     from handrail.phone.transcript import SpokenLine, read_transcript
     from handrail.phone.transport import Acceptance, ConnectionLost, RealtimeTransport, Sideband, Transport
-    from handrail.phone.webhook import WebhookClaims, WebhookResponse
+    from handrail.phone.webhooks import WebhookClaims, WebhookResponse
 
 __all__ = [
     "Acceptance",
@@ -59,8 +59,8 @@ _ON_FIRST_USE = {
     "SpeechTranscribed": "handrail.phone.events",
     "SpokenLine": "handrail.phone.transcript",
     "Transport": "handrail.phone.transport",
-    "WebhookClaims": "handrail.phone.webhook",
-    "WebhookResponse": "handrail.phone.webhook",
+    "WebhookClaims": "handrail.phone.webhooks",
+    "WebhookResponse": "handrail.phone.webhooks",
     "read_transcript": "handrail.phone.transcript",
     "replay": "handrail.phone.recording",
 }

@@ -26,8 +26,7 @@ from handrail.phone.recording import CallRecorder
 from handrail.phone.session import CallSession
 from handrail.phone.tenant_executors import TenantExecutors
 from handrail.phone.transport import RealtimeTransport, Transport
-from handrail.phone.webhook import Headers, Webhook, WebhookClaims, WebhookResponse
-from handrail.phone.webhook_intake import WebhookIntake
+from handrail.phone.webhooks import Headers, Webhook, WebhookClaims, WebhookIntake, WebhookResponse
 from handrail.tenants.config import TenantConfig
 from handrail.tenants.directory import Tenants
 from handrail.tenants.tool_builder import ToolBuilder, ToolBuildResult

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from openai import OpenAI
 
-from handrail.phone.webhook import Deduplicator, Webhook, read_webhook
+from handrail.phone.webhooks import Deduplicator, Webhook, read_webhook
 from handrail.testing.phone import sign_webhook
 
 SECRET = "whsec_" + base64.b64encode(b"a secret of the tests").decode()
