@@ -23,7 +23,7 @@ from handrail.phone.machine_options import MachineOptions
 from handrail.phone.realtime import RealtimeAdapter, parse_event
 from handrail.phone.recording import CallRecorder
 from handrail.phone.state_machine import CallMachine
-from handrail.phone.tool_requests import LiveControl
+from handrail.phone.tool_requests import ToolRequests
 from handrail.phone.tool_runner import ToolRunner
 from handrail.phone.transcript import SpokenLine, Transcript
 from handrail.phone.transport import ConnectionLost, Sideband, Transport
@@ -88,7 +88,7 @@ class CallSession:
         self._events = CallLog(
             session_id=call.session_id, sip_call_id=call.sip_call_id, tenant_id=self.tenant.tenant_id, emit=emit
         )
-        self._control = LiveControl(self.feed)
+        self._control = ToolRequests(self.feed)
         self._transcript = Transcript(redact=(redactor or Redactor()).value, on_line=self._report_line)
         self._runner = ToolRunner(
             executor=executor,

@@ -1,4 +1,4 @@
-"""The control that tools have over the phone call they run in: transfer it, end it, collect digits."""
+"""What tools ask of the phone call they run in (transfer it, end it, collect digits), until there is an answer."""
 
 import asyncio
 import itertools
@@ -12,7 +12,7 @@ from handrail.phone.digits import DigitCollector
 from handrail.tenants.call_control import Digits, HangUpOutcome, TransferOutcome
 
 
-class LiveControl:
+class ToolRequests:
     """What tools have asked of one phone call, until the state machine has an answer."""
 
     def __init__(self, feed: Callable[[s.Signal], None]) -> None:
@@ -58,7 +58,7 @@ class LiveControl:
 class ToolCallControl(Struct, frozen=True):
     """The call as one tool call sees it."""
 
-    control: LiveControl
+    control: ToolRequests
     call_id: str
 
     async def transfer(self, target_uri: str, *, announcement: str = "", output: str = "") -> TransferOutcome:
