@@ -7,7 +7,7 @@ from msgspec import structs
 from handrail.chat.conversation import PendingCall
 from handrail.errors import shorten
 from handrail.guide.compiled_agent import Guide
-from handrail.guide.relationships import CallOrder
+from handrail.guide.journeys import CallOrder
 from handrail.guide.values import Guideline, GuidelineMatch
 
 

@@ -1,7 +1,7 @@
-"""Which guidelines are active: relationships, the states of journeys, and what follows from a match."""
+"""The relationships between guidelines: which of those that matched they make active, and which inactive."""
 
 from collections.abc import Iterable, Mapping, Set
-from typing import Final, Literal, TypeAlias, get_args
+from typing import Final, Literal, get_args
 
 from msgspec import Struct
 
@@ -47,7 +47,7 @@ class Relationships:
 
     def find_linked(self, ids: Iterable[str]) -> set[str]:
         """Find these guidelines, and all that are related to them."""
-        return _find_reachable(self._linked, ids)
+        return find_reachable(self._linked, ids)
 
     def find_dependencies(self, ids: Iterable[str]) -> set[str]:
         """Find these guidelines, and all that they depend on."""
@@ -56,7 +56,7 @@ class Relationships:
             guideline_id: (*every.get(guideline_id, ()), *alternatives.get(guideline_id, ()))
             for guideline_id in {*every, *alternatives}
         }
-        return _find_reachable(both, ids)
+        return find_reachable(both, ids)
 
     def resolve(self, matched: Iterable[str]) -> "Resolution":
         """Find the active guidelines among those that matched and those that they entail."""
@@ -65,7 +65,7 @@ class Relationships:
             return Resolution(active=frozenset(matched), reasons={})
         suppressed: dict[str, str] = {}
         while True:
-            entailed = _find_reachable(self._edges["entails"], matched - suppressed.keys()) - suppressed.keys()
+            entailed = find_reachable(self._edges["entails"], matched - suppressed.keys()) - suppressed.keys()
             active, unmet = self._drop_unmet(entailed)
             newly = self._find_suppressed(active)
             if not newly:
@@ -120,7 +120,7 @@ class Relationships:
             if name in placed:
                 continue
             within = {tool: others & present for tool, others in self._overlaps.items() if tool in present}
-            together = _find_reachable(within, [name])
+            together = find_reachable(within, [name])
             group = [name for name in names if name in together]
             placed |= together
             if batches and len(batches[-1]) + len(group) <= size:
@@ -137,81 +137,8 @@ class Resolution(Struct, frozen=True, kw_only=True):
     reasons: Mapping[str, str]
 
 
-CallOrder: TypeAlias = Mapping[tuple[str, str], int]
-"""The guidelines and tools of the calls that have a result, with the order of the last one."""
-
-
-class JourneyStates(Struct, frozen=True, kw_only=True):
-    """The states of all journeys of an agent, by the id of their guideline."""
-
-    tools: Mapping[str, tuple[str, ...]] = {}
-    sources: Mapping[str, tuple[str, ...]] = {}
-    """The states that lead to each state."""
-    following: Mapping[str, tuple[str, ...]] = {}
-    """The states that follow each state without a condition."""
-    roots: Mapping[str, str] = {}
-    """The journey of each state."""
-    starts: frozenset[str] = frozenset()
-    """The states that journeys start with: they wait for nothing, even if a loop leads back to them."""
-
-    def resolve(self, matched: Iterable[str], done: CallOrder) -> tuple[set[str], dict[str, str]]:
-        """Return the guidelines that apply, given the calls that have a result, and why others do not.
-
-        A state waits until the calls of the state before it have results. A state whose own calls have results is
-        passed, and the states that follow it without a condition apply instead. In a loop, the calls of the time before
-        do not count: those of the state before it came later.
-        """
-        applied, reasons = set(matched), dict[str, str]()
-        if not self.tools:
-            return applied, reasons
-        for guideline_id in list(applied):
-            if self._is_waiting(guideline_id, done):
-                applied.discard(guideline_id)
-                reasons[guideline_id] = "a tool before it has no result yet"
-        todo = [guideline_id for guideline_id in applied if guideline_id in self.tools]
-        passed: set[str] = set()
-        while todo:
-            state = todo.pop()
-            if state in passed or not self._is_passed(state, done):
-                continue
-            passed.add(state)
-            reasons[state] = "its result is already there"
-            todo += self.following[state]
-            applied |= set(self.following[state])
-        for state in self._find_earlier(passed) & applied:
-            applied.discard(state)
-            reasons[state] = "a later state was reached"
-        return applied - passed, reasons
-
-    def _find_earlier(self, states: Set[str]) -> set[str]:
-        """Find the states that lead to these, without those that also follow them."""
-        before = _find_reachable(self.sources, [source for state in states for source in self.sources.get(state, ())])
-        return before - {target for state in states for target in self.following.get(state, ())}
-
-    def _is_waiting(self, state: str, done: CallOrder) -> bool:
-        sources = self.sources.get(state, ())
-        return (
-            bool(sources) and state not in self.starts and all(self._has_tools_left(source, done) for source in sources)
-        )
-
-    def _is_passed(self, state: str, done: CallOrder) -> bool:
-        return bool(self.tools.get(state) and self.following.get(state)) and not self._has_tools_left(state, done)
-
-    def _has_tools_left(self, state: str, done: CallOrder) -> bool:
-        return any(not self.is_done(state, tool, done) for tool in self.tools.get(state, ()))
-
-    def is_done(self, state: str, tool: str, done: CallOrder) -> bool:
-        """Whether the call of a state has a result that is not older than those of the states before it."""
-        before = [
-            done[source, other]
-            for source in self.sources.get(state, ())
-            for other in self.tools.get(source, ())
-            if (source, other) in done
-        ]
-        return (state, tool) in done and all(done[state, tool] >= order for order in before)
-
-
-def _find_reachable(edges: Mapping[str, Iterable[str]], start: Iterable[str]) -> set[str]:
+def find_reachable(edges: Mapping[str, Iterable[str]], start: Iterable[str]) -> set[str]:
+    """Find these nodes, and all that edges lead to."""
     found, todo = set[str](), list(start)
     while todo:
         node = todo.pop()

@@ -17,8 +17,8 @@ from handrail.errors import InvalidArgumentsError, ToolError, shorten
 from handrail.formats.call_parsing import parse_object
 from handrail.guide.compiled_agent import RANK, Guide
 from handrail.guide.evidence import EvidenceSources, find_missing_evidence
+from handrail.guide.journeys import CallOrder
 from handrail.guide.parameters import GuidedTool, adapt_value, read_enum
-from handrail.guide.relationships import CallOrder
 from handrail.guide.values import (
     GuidelineMatch,
     InvalidData,
