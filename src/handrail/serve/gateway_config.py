@@ -14,8 +14,8 @@ from handrail.serve.mcp_calls import MAX_APPROVAL_WAIT
 from handrail.sources.mcp.server_options import McpServer
 from handrail.sources.openapi.source import OpenApi
 from handrail.sources.source import Source
+from handrail.store import DEFAULT_STORE
 
-DEFAULT_STORE: Final = "sqlite:///handrail.db"
 _MAX_VALUES: Final = 10_000
 
 
