@@ -10,7 +10,7 @@ import msgspec
 from msgspec import structs
 
 from handrail.authorize.authorizer import Authorization, Refusal
-from handrail.authorize.identity import CallArguments
+from handrail.authorize.effect_keys import CallArguments
 from handrail.core import failure_results
 from handrail.core.context import ToolContext
 from handrail.core.events import ApprovalDecided, CallQueued, Event

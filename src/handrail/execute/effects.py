@@ -11,7 +11,7 @@ from uuid import uuid4
 from msgspec import structs
 
 from handrail.authorize.authorizer import Authorization, Refusal, Repetition, decide_within, refuse_on_error
-from handrail.authorize.identity import CallArguments
+from handrail.authorize.effect_keys import CallArguments
 from handrail.core import failure_results
 from handrail.core.context import ToolContext
 from handrail.core.events import CallStarted, CallTakenOver

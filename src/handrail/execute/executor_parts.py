@@ -7,8 +7,8 @@ from msgspec import Struct
 
 from handrail.authorize.approvals import ApprovalEvents, Approvals
 from handrail.authorize.authorizer import Authorizer, Mode
+from handrail.authorize.effect_keys import CallDigests
 from handrail.authorize.hooks import check_hooks
-from handrail.authorize.identity import CallDigests
 from handrail.core.callbacks import CallbackRunner
 from handrail.core.events import Listener
 from handrail.core.redact import Redactor

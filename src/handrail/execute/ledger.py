@@ -12,7 +12,7 @@ from msgspec import Struct, structs
 
 from handrail.authorize.approvals import Approvals, MemoryApprovals
 from handrail.authorize.authorizer import Refusal
-from handrail.authorize.identity import CallArguments
+from handrail.authorize.effect_keys import CallArguments
 from handrail.core import failure_results
 from handrail.core.context import ToolContext
 from handrail.core.events import CallStarted

@@ -11,7 +11,7 @@ from uuid import uuid4
 from msgspec import structs
 
 from handrail.authorize.authorizer import Authorization, Refusal, decide_within
-from handrail.authorize.identity import compute_key, write_arguments
+from handrail.authorize.effect_keys import compute_key, write_arguments
 from handrail.core import failure_results
 from handrail.core.context import ToolContext
 from handrail.core.handler_result_checks import is_plain

@@ -9,7 +9,7 @@ from typing import Any, Final
 from msgspec import structs
 
 from handrail.authorize.authorizer import Refusal
-from handrail.authorize.identity import CallArguments
+from handrail.authorize.effect_keys import CallArguments
 from handrail.core import failure_results
 from handrail.core.context import ToolContext
 from handrail.core.log import log

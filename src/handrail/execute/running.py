@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from msgspec import Struct
 
-from handrail.authorize.identity import CallArguments
+from handrail.authorize.effect_keys import CallArguments
 from handrail.core.context import ToolContext
 from handrail.core.log import log
 from handrail.core.time_budget import TimeBudget

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from msgspec import structs
 
-from handrail.authorize.identity import CallArguments
+from handrail.authorize.effect_keys import CallArguments
 from handrail.core import failure_results
 from handrail.core.context import ToolContext
 from handrail.core.handler_result_checks import is_plain

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from handrail import ToolCall, build_tool, tool
-from handrail.authorize.identity import CallDigests
+from handrail.authorize.effect_keys import CallDigests
 from tests.execute.helpers import at
 
 ANY: Any = build_tool({"name": "any", "input_schema": {}, "execute": lambda payload: None})
