@@ -20,7 +20,7 @@ from handrail.serve.access import Access
 from handrail.serve.tenant_pools import TenantPool, TenantPools
 from handrail.sources.mcp.endpoint import McpRequest
 from handrail.store import SqlStore
-from handrail.store.keys import ApiKey
+from handrail.store.api_keys import ApiKey
 
 AsgiScope = MutableMapping[str, Any]
 AsgiReceive = Callable[[], Awaitable[MutableMapping[str, Any]]]

@@ -7,13 +7,13 @@ from msgspec import structs
 
 from handrail.core.redact import Redactor
 from handrail.execute.delivery import Delivery
+from handrail.store.api_keys import SqlKeys
 from handrail.store.approvals import SqlApprovals
 from handrail.store.audit import Audit
 from handrail.store.audit_rows import AuditRowBuilder
 from handrail.store.database import Database, parse_url
 from handrail.store.encryption import Cipher, EncryptionKey
 from handrail.store.erasure import Erasure, digest_customer, erase_customer
-from handrail.store.keys import SqlKeys
 from handrail.store.ledger import SqlLedger
 from handrail.store.purge import (
     purge_approvals,

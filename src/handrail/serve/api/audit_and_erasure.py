@@ -22,8 +22,8 @@ from handrail.serve.api.error_responses import (
 )
 from handrail.serve.api.key_scope import READERS, allow, choose_tenant, clean, get_service
 from handrail.serve.audit_cursor import read_cursor, write_cursor
+from handrail.store.api_keys import ApiKey
 from handrail.store.audit_rows import AuditRow
-from handrail.store.keys import ApiKey
 
 EXPORT_PAGE: Final = 500
 """Rows that an export reads at once."""

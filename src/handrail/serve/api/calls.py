@@ -30,8 +30,8 @@ from handrail.serve.api.key_scope import (
 )
 from handrail.serve.call_report import explain_past_call
 from handrail.serve.mcp_calls import MAX_APPROVAL_WAIT
+from handrail.store.api_keys import ApiKey
 from handrail.store.database import to_storable
-from handrail.store.keys import ApiKey
 
 MAX_TURN: Final = 2**53
 _MAX_ID_CHARS: Final = 200

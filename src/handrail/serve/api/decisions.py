@@ -25,7 +25,7 @@ from handrail.serve.api.key_scope import (
     is_visible,
     scope_session,
 )
-from handrail.store.keys import ApiKey
+from handrail.store.api_keys import ApiKey
 
 _MAX_REASON_CHARS = 2_000
 

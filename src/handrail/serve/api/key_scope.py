@@ -16,8 +16,8 @@ from handrail.execute.stored_calls import WorkItem
 from handrail.serve.access import Access
 from handrail.serve.api.error_responses import ApiError, get_request_id
 from handrail.store import SqlStore
+from handrail.store.api_keys import ApiKey, Role
 from handrail.store.database import to_storable
-from handrail.store.keys import ApiKey, Role
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry

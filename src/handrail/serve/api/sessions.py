@@ -31,8 +31,8 @@ from handrail.serve.api.error_responses import (
 )
 from handrail.serve.api.key_scope import Service, allow, choose_tenant, scope_session, scope_tenant_session
 from handrail.serve.api.turns import Conversations, RunningTurn, can_resume
+from handrail.store.api_keys import ApiKey
 from handrail.store.database import to_storable
-from handrail.store.keys import ApiKey
 
 _MAX_MESSAGE_CHARS: Final = 200_000
 _FIRST_SECONDS: Final = 0.25

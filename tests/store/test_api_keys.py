@@ -7,7 +7,7 @@ from sqlalchemy import select
 
 from handrail.errors import ConfigError
 from handrail.store import SqlStore
-from handrail.store.keys import ROLES
+from handrail.store.api_keys import ROLES
 from handrail.store.tables import keys
 
 
