@@ -11,7 +11,7 @@ from handrail.authorize import MemoryApprovals
 from handrail.authorize.authorizer import Authorization, Authorizer, Refusal
 from handrail.authorize.effect_keys import CallDigests
 from handrail.core import Approval, DecisionMade
-from handrail.core.callbacks import CallbackRunner
+from handrail.core.blocking_code import CallbackRunner
 from tests.execute.helpers import Heard, at, call
 
 ASKED = Decision(action="ask", by="customer", rule="payments", source="policy", reason="a yes is needed")

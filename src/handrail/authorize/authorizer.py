@@ -13,7 +13,7 @@ from handrail.authorize.effect_keys import CallDigests
 from handrail.authorize.from_condition import ValueOrigin, list_changed_values
 from handrail.authorize.policy import DEFAULT, By, CompiledPolicy
 from handrail.core import failure_results
-from handrail.core.callbacks import CallbackRunner
+from handrail.core.blocking_code import CallbackRunner
 from handrail.core.context import ToolContext
 from handrail.core.events import DecisionMade, Event
 from handrail.core.log import log

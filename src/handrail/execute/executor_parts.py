@@ -9,7 +9,7 @@ from handrail.authorize.approvals import ApprovalEvents, Approvals
 from handrail.authorize.authorizer import Authorizer, Mode
 from handrail.authorize.effect_keys import CallDigests
 from handrail.authorize.hooks import check_hooks
-from handrail.core.callbacks import CallbackRunner
+from handrail.core.blocking_code import CallbackRunner
 from handrail.core.events import Listener
 from handrail.core.redact import Redactor
 from handrail.core.secrets import Reference, Secrets
