@@ -34,7 +34,7 @@ from handrail.sources.openapi.network import (
 )
 from handrail.sources.openapi.operation_list import OperationEntry, choose_entries, list_entries, parse_selector
 from handrail.sources.openapi.operations import Operation, OperationCompiler
-from handrail.sources.openapi.pages import Pagination
+from handrail.sources.openapi.pagination import Pagination
 from handrail.sources.source import SkippedTool, SourceStatus
 
 _OPTIONS: Final = NamedToolOptions.__annotations__.keys() - {"source", "metadata", "inline"}
