@@ -25,6 +25,7 @@ from handrail.core.values import Approval, ToolCall, ToolResult, build_call_type
 from handrail.define.options import ToolFlags
 from handrail.errors import ConfigError
 from handrail.execute.cancellation import CallCanceller, CancelResult
+from handrail.execute.doubts import Doubt, list_doubts, resolve_doubt
 from handrail.execute.durable import DurableCalls
 from handrail.execute.effects import EffectRunner
 from handrail.execute.executor_parts import build_parts
@@ -35,11 +36,6 @@ from handrail.execute.limits import Limits, RetryPolicy, Timeouts
 from handrail.execute.preparation import CallPreparation
 from handrail.execute.reads import ReadRunner
 from handrail.execute.scheduler import CallRef
-from handrail.execute.settlement import (
-    Doubt,
-    list_doubts,
-    resolve_doubt,
-)
 from handrail.execute.stored_calls import MemoryWork, StoredCall, Work
 from handrail.execute.threads import SyncPortal
 from handrail.registry.registry import ToolRegistry

@@ -11,8 +11,8 @@ from pydantic import BaseModel, Field
 from handrail.core.text import compact_json
 from handrail.core.values import Approval
 from handrail.errors import ApprovalError, ConfigError, ToolError
+from handrail.execute.doubts import Doubt
 from handrail.execute.executor import Executor
-from handrail.execute.settlement import Doubt
 from handrail.serve.api.calls import DecisionBody, ResultBody, ShortId, respond_result
 from handrail.serve.api.error_responses import EVERY_ROUTE, ApiError, describe_errors, not_found
 from handrail.serve.api.key_scope import (
