@@ -5,8 +5,8 @@ from typing import Any, cast
 from msgspec import Struct
 
 from handrail.core.tool import Tool
+from handrail.formats.definition_parts import add_properties, get_object_schema
 from handrail.formats.names import Decode
-from handrail.formats.render import add_properties, get_object_schema
 from handrail.schema import strict_schema
 from handrail.schema.schema_nodes import get_types
 from handrail.schema.subschemas import map_children

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from handrail.core.text import compact_json
 from handrail.errors import ConfigError, UnsupportedToolError
-from handrail.formats.render import check_schema
+from handrail.formats.definition_parts import check_schema
 from handrail.schema import strict_schema
 from handrail.schema.schema_nodes import get_branches, resolve
 from handrail.schema.strict_decoding import build_decoder
