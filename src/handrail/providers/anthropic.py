@@ -12,7 +12,6 @@ from handrail.formats import anthropic as wire
 from handrail.formats import names
 from handrail.formats.call_parsing import get_field
 from handrail.formats.definitions import Definitions
-from handrail.providers.connection import ProviderConnection, Sdk, connect
 from handrail.providers.endpoints import NO_KEY, Endpoint, ProviderInfo
 from handrail.providers.message_conversion import (
     CONTINUE,
@@ -32,6 +31,7 @@ from handrail.providers.message_conversion import (
 from handrail.providers.provider import FinishReason, ModelRequest, Prices, ToolChoice, Usage
 from handrail.providers.provider_errors import read_stainless_error
 from handrail.providers.response_schema import ResponseSchema, build_response_schema
+from handrail.providers.sdk_connection import ProviderConnection, Sdk, connect
 from handrail.providers.sdk_provider import (
     DefinitionsCache,
     ParsedResponse,

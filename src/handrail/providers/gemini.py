@@ -16,7 +16,6 @@ from handrail.formats import gemini as wire
 from handrail.formats import names
 from handrail.formats.call_parsing import get_field
 from handrail.formats.gemini_stream import get_camel_field
-from handrail.providers.connection import ProviderConnection, Sdk, connect
 from handrail.providers.endpoints import NO_KEY, Endpoint, ProviderInfo
 from handrail.providers.message_conversion import (
     CONTINUE,
@@ -36,6 +35,7 @@ from handrail.providers.message_conversion import (
 from handrail.providers.provider import FinishReason, ModelRequest, Prices, ToolChoice, Usage
 from handrail.providers.provider_errors import read_google_error
 from handrail.providers.response_schema import build_response_schema
+from handrail.providers.sdk_connection import ProviderConnection, Sdk, connect
 from handrail.providers.sdk_provider import (
     DefinitionsCache,
     ParsedResponse,

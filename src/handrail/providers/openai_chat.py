@@ -12,7 +12,6 @@ from handrail.formats import names
 from handrail.formats import openai_chat as wire
 from handrail.formats.call_parsing import get_field
 from handrail.providers import openai_sdk
-from handrail.providers.connection import ProviderConnection, connect
 from handrail.providers.message_conversion import (
     AssistantStep,
     NativeCalls,
@@ -28,6 +27,7 @@ from handrail.providers.message_conversion import (
 )
 from handrail.providers.provider import FinishReason, ModelRequest, Prices, ToolChoice, Usage
 from handrail.providers.response_schema import build_response_schema
+from handrail.providers.sdk_connection import ProviderConnection, connect
 from handrail.providers.sdk_provider import (
     DefinitionsCache,
     ParsedResponse,

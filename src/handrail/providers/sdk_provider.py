@@ -13,12 +13,12 @@ from handrail.core.values import ToolCall
 from handrail.errors import ProviderError
 from handrail.formats.definitions import Definitions, check_tool_choice
 from handrail.providers import provider_errors
-from handrail.providers.connection import ProviderConnection
 from handrail.providers.endpoints import Endpoint
 from handrail.providers.message_conversion import assign_unique_ids
 from handrail.providers.messages import Native
 from handrail.providers.provider import FinishReason, ModelRequest, ModelResponse, Prices, StreamEvent, TextDelta, Usage
 from handrail.providers.response_schema import ResponseSchema
+from handrail.providers.sdk_connection import ProviderConnection
 
 _PARSE_ERRORS: Final = (AttributeError, LookupError, RecursionError, TypeError, ValueError)
 """What parsing raises, here or in an SDK, when a response does not have the structure that its API documents."""
