@@ -10,7 +10,7 @@ from handrail import ConfigError, Control, Executor, Policy, Provenance, Rule, T
 from handrail.authorize import from_condition
 from handrail.authorize.conditions import Condition
 from handrail.authorize.from_sources import find_missing_field
-from handrail.core.value_records import SourceTool
+from handrail.core.provenance_records import SourceTool
 from tests.execute.helpers import at
 
 SEARCH = SourceTool("search_contacts", "local")

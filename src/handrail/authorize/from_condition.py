@@ -11,8 +11,8 @@ from handrail.authorize.schema_paths import DeclaredArguments
 from handrail.core.context import ToolContext
 from handrail.core.exact_words import ExactNumber, list_leaves, to_number
 from handrail.core.provenance import Provenance
+from handrail.core.provenance_records import ValueRecord, ValueSource
 from handrail.core.text import escape_invisible
-from handrail.core.value_records import ValueRecord, ValueSource
 from handrail.errors import shorten
 
 _MAX_DEPTH: Final = 60

@@ -4,10 +4,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, cast
 
 from handrail.authorize.schema_paths import find_nodes
+from handrail.core.provenance_records import FieldPath, SourceKind, SourceTool, ValueSource
 from handrail.core.selectors import is_name, parse_selector
 from handrail.core.suggestions import suggest
 from handrail.core.tool import Tool
-from handrail.core.value_records import FieldPath, SourceKind, SourceTool, ValueSource
 from handrail.errors import ConfigError
 from handrail.schema.schema_nodes import rename_definitions
 

@@ -16,11 +16,11 @@ from handrail.core.context import ToolContext
 from handrail.core.events import Event, Listener
 from handrail.core.log import SHOW_TEXTS, log
 from handrail.core.provenance import Provenance, SessionProvenances
+from handrail.core.provenance_records import SourceTool
 from handrail.core.redact import Redactor
 from handrail.core.secrets import Reference
 from handrail.core.text import is_storable, join_names
 from handrail.core.tool import Tool
-from handrail.core.value_records import SourceTool
 from handrail.core.values import Approval, ToolCall, ToolResult, build_call_type_error
 from handrail.define.options import ToolFlags
 from handrail.errors import ConfigError

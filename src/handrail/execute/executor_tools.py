@@ -13,8 +13,8 @@ from handrail.core import failure_results
 from handrail.core.context import ToolContext
 from handrail.core.lazy_modules import LazyModule
 from handrail.core.log import log
+from handrail.core.provenance_records import SourceTool
 from handrail.core.tool import MAX_OUTPUT_CHARS, Tool, check_name
-from handrail.core.value_records import SourceTool
 from handrail.core.values import ToolCall, ToolResult
 from handrail.define.build import as_tool, build_tool
 from handrail.define.function import build_from_function
