@@ -35,7 +35,7 @@ from benchmarks.mutant_forks import Case, Plan
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "handrail"
-MACHINE = ("machine", "confirmation", "speech", "tool_calls", "transfer")
+MACHINE = ("state_machine", "confirmation", "speech", "tool_outputs", "call_ending")
 PARTS = {
     "execute": (["execute"], ["tests/execute", "tests/durable"]),
     "authorize": (["authorize"], ["tests/authorize"]),

@@ -66,7 +66,7 @@ def test_importing_an_agent_loads_nothing_that_only_a_file_needs() -> None:
 def test_importing_the_phone_gateway_loads_neither_chats_nor_sources_that_no_tenant_has() -> None:
     loaded = modules_loaded_by("from handrail.phone import PhoneGateway")
 
-    assert not loaded & {"handrail.guide.agent", "handrail.chat.session", "handrail.providers.structured"}
+    assert not loaded & {"handrail.guide.agent", "handrail.chat.session", "handrail.providers.structured_output"}
     assert not loaded & {"handrail.sources.openapi.source", "handrail.sources.plugins", "importlib.metadata"}
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from handrail import ConfigError, Executor, Policy, Rule, ToolDefinitionError, ToolFlags, ToolResult, tool
 from handrail.errors import CallPausedError
-from handrail.execute import tool_pool
+from handrail.execute import executor_tools
 from tests.execute.helpers import ALLOWED, at, call, code_of
 
 SCHEMA = {
@@ -179,8 +179,8 @@ async def test_a_schema_is_compiled_once_whether_the_host_passes_the_same_object
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     built: list[str] = []
-    build = tool_pool.build_tool
-    monkeypatch.setattr(tool_pool, "build_tool", lambda given: built.append(given["name"]) or build(given))
+    build = executor_tools.build_tool
+    monkeypatch.setattr(executor_tools, "build_tool", lambda given: built.append(given["name"]) or build(given))
     executor = Executor(policy=ALLOWED)
     other = {**SCHEMA, "properties": {**SCHEMA["properties"], "note": {"type": "string"}}}
 

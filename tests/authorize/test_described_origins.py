@@ -6,9 +6,9 @@ import pytest
 
 from handrail import Executor, Policy, Provenance, Rule, ToolCall, ToolContext, ToolResult, tool
 from handrail.authorize.conditions import Condition
-from handrail.authorize.origins import ValueOrigin
+from handrail.authorize.from_condition import ValueOrigin
 from handrail.core import DecisionMade
-from handrail.core.value_records import SourceTool
+from handrail.core.provenance_records import SourceTool
 from tests.execute.helpers import Heard, at, call
 
 FOUND = ToolCall(id="call_7", name="search")

@@ -9,9 +9,9 @@ from msgspec import structs
 from handrail import Decision, Policy, Rule, ToolContext, tool
 from handrail.authorize import MemoryApprovals
 from handrail.authorize.authorizer import Authorization, Authorizer, Refusal
-from handrail.authorize.identity import CallDigests
+from handrail.authorize.effect_keys import CallDigests
 from handrail.core import Approval, DecisionMade
-from handrail.core.callbacks import CallbackRunner
+from handrail.core.blocking_code import CallbackRunner
 from tests.execute.helpers import Heard, at, call
 
 ASKED = Decision(action="ask", by="customer", rule="payments", source="policy", reason="a yes is needed")

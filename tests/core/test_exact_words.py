@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from handrail import Provenance
-from handrail.core.value_records import ValueSource
+from handrail.core.provenance_records import ValueSource
 
 CUSTOMER = (ValueSource("customer", "customer"),)
 

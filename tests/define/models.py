@@ -7,7 +7,7 @@ from typing import Any, Literal, get_args
 
 import pydantic
 
-from handrail.define.model import Api
+from handrail.define.tool_class import Api
 from handrail.openai import core
 
 APIS = get_args(Api)

@@ -26,7 +26,7 @@ from handrail import (
 from handrail.authorize import MemoryApprovals
 from handrail.core import CallFinished, CallQueued, failure_results
 from handrail.execute import Limits, MemoryLedger, Timeouts
-from handrail.execute.work import MemoryWork, WorkItem, build_work_id, parse_work_id
+from handrail.execute.stored_calls import MemoryWork, WorkItem, build_work_id, parse_work_id
 from handrail.execute.worker import Worker
 from handrail.store import open_store
 from handrail.store.tables import work as table

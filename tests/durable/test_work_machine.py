@@ -23,10 +23,10 @@ from handrail import ToolCall
 from handrail.authorize import MemoryApprovals
 from handrail.errors import CallTakenOverError
 from handrail.execute import Entry, MemoryLedger, MemoryWork, WorkItem
-from handrail.execute import work as memory_module
+from handrail.execute import stored_calls as memory_module
 from handrail.store import ledger as ledger_module
 from handrail.store import open_store
-from handrail.store import work as sql_module
+from handrail.store import stored_calls as sql_module
 from tests.postgres import new_database
 from tests.store.samples import a_recorded, an_entry
 

@@ -8,7 +8,7 @@ import pytest
 from handrail import ConfigError, Executor, Policy, Rule, ToolContext, ToolError, tool
 from handrail.authorize import MemoryApprovals
 from handrail.execute import CircuitBreaker, Limits, MemoryWork, Timeouts, Worker
-from handrail.execute.work import build_work_id
+from handrail.execute.stored_calls import build_work_id
 from tests.execute.helpers import ALLOWED, Book, Held, at, call, code_of, quiet
 from tests.warped import warped
 

@@ -9,8 +9,8 @@ from typing import Any
 from handrail import ToolCall
 from handrail.phone import MachineOptions
 from handrail.phone import signals as s
-from handrail.phone.machine import CallMachine
 from handrail.phone.realtime import RealtimeAdapter
+from handrail.phone.state_machine import CallMachine
 from handrail.testing.phone import SimulatedCall
 
 Work = Callable[[ToolCall], tuple[float, str]]

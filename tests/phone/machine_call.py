@@ -6,7 +6,7 @@ from typing import Any
 from handrail import ToolCall
 from handrail.phone import MachineOptions
 from handrail.phone import signals as s
-from handrail.phone.machine import CallMachine
+from handrail.phone.state_machine import CallMachine
 
 READ_BACK = "Pay: amount: 50, to: Ann"
 SPOKEN = "I am going to pay 50 euros to Ann, yes or no?"

@@ -10,7 +10,7 @@ from handrail import ToolCall, ToolContext, tool
 from handrail.core import CallFinished
 from handrail.phone import MachineOptions, PhoneCallEnded
 from handrail.phone import signals as s
-from handrail.phone.machine import CallMachine
+from handrail.phone.state_machine import CallMachine
 from handrail.tenants import BuiltTool, ToolBuilder
 from tests.phone.calls import Played, play
 from tests.tenants.samples import acme

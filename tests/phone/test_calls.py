@@ -11,8 +11,8 @@ from handrail import Control, ToolCall, ToolContext, ToolError, ToolResult, tool
 from handrail.core import CallFinished, CallIgnored, Event
 from handrail.phone import CallSession, PhoneCallEnded, PhoneGateway, ResultSpoken
 from handrail.phone import signals as s
-from handrail.phone.machine import CallMachine
 from handrail.phone.realtime import RealtimeAdapter
+from handrail.phone.state_machine import CallMachine
 from handrail.tenants import TenantConfig, TenantDirectory, get_call_control
 from handrail.testing.phone import CallReport, PhoneSimulator, run_warped
 from tests.phone.calls import play

@@ -9,7 +9,7 @@ import pytest
 from handrail import ToolCall, ToolContext, tool
 from handrail.phone import MachineOptions, PhoneCallEnded
 from handrail.phone import signals as s
-from handrail.phone.machine import CallMachine
+from handrail.phone.state_machine import CallMachine
 from tests.phone.calls import play
 from tests.phone.scripted import ScriptedTransport, make_session
 from tests.tenants.samples import acme

@@ -7,11 +7,11 @@ import pytest
 from handrail import ToolCall
 from handrail.phone import MachineOptions
 from handrail.phone import signals as s
+from handrail.phone.call_ending import CallEnding
 from handrail.phone.call_limits import CallLimits
 from handrail.phone.confirmation import Confirmations, ReadBack, is_listening_sound
 from handrail.phone.speech import Filler, ResponseSlot, Speech, Speeches
-from handrail.phone.tool_calls import ToolCalls
-from handrail.phone.transfer import CallEnding
+from handrail.phone.tool_outputs import ToolCalls
 from handrail.tenants import Texts
 
 TEXTS = Texts()
@@ -733,9 +733,12 @@ def test_a_doubt_about_an_announcement_has_its_time() -> None:
     assert (ending.doubt, done.take()) == (None, ["stop words"])
 
 
+NOTHING_AGAINST = {"is_caller_speaking": False, "has_caller_spoken": True, "has_pending_results": False}
+
+
 def test_a_hang_up_has_a_goodbye_and_ends_the_call_once() -> None:
     ending, done, said = an_ending()
-    ending.request_hang_up(a_hang_up(call_id="c1"))
+    ending.request_hang_up(a_hang_up(call_id="c1"), **NOTHING_AGAINST)
     assert (ending.is_under_way, ending.is_closing, ending.closing_call, said) == (True, False, "c1", ["goodbye"])
     ending.close()
     ending.close()
@@ -747,28 +750,37 @@ def test_a_hang_up_has_a_goodbye_and_ends_the_call_once() -> None:
 
 def test_without_a_goodbye_it_is_closed_at_once() -> None:
     ending, done, said = an_ending()
-    ending.request_hang_up(a_hang_up(None, ""))
+    ending.request_hang_up(a_hang_up(None, ""), **NOTHING_AGAINST)
 
     assert (ending.is_closing, said) == (True, [])
     assert [one.split()[0] for one in done.take()] == ["start"]
 
 
 @pytest.mark.parametrize(
-    ("request_id", "refusal", "is_under_way", "outcome"),
+    ("request_id", "against", "is_under_way", "outcome"),
     [
-        ("q2", "too_early", False, "too_early"),
-        ("q2", None, True, "failed"),
-        ("q2", "too_early", True, "failed"),
-        (None, "too_early", False, None),
-        (None, None, True, None),
+        ("q2", {"is_caller_speaking": True}, False, "interrupted"),
+        ("q2", {"has_caller_spoken": False}, False, "too_early"),
+        ("q2", {"has_pending_results": True}, False, "results_pending"),
+        (
+            "q2",
+            {"is_caller_speaking": True, "has_caller_spoken": False, "has_pending_results": True},
+            False,
+            "interrupted",
+        ),
+        ("q2", {"has_caller_spoken": False, "has_pending_results": True}, False, "too_early"),
+        ("q2", {}, True, "failed"),
+        ("q2", {"has_caller_spoken": False}, True, "failed"),
+        (None, {"has_caller_spoken": False}, False, None),
+        (None, {}, True, None),
     ],
 )
 def test_a_tool_may_be_refused_to_hang_up_and_a_limit_is_not(
-    request_id: str | None, refusal: Any, is_under_way: bool, outcome: str | None
+    request_id: str | None, against: dict[str, bool], is_under_way: bool, outcome: str | None
 ) -> None:
     ending, done, said = transferring(state="announcing") if is_under_way else an_ending()
     said.clear()
-    ending.request_hang_up(a_hang_up(request_id), refusal=refusal)
+    ending.request_hang_up(a_hang_up(request_id), **NOTHING_AGAINST | against)
 
     assert done.take() == ([f"FinishHangUp q2 {outcome}"] if outcome else [])
     begins = request_id is None and not is_under_way
@@ -782,7 +794,7 @@ def test_a_caller_who_speaks_in_time_stops_what_would_end_the_call() -> None:
     assert not ending.is_under_way
 
     ending, done, _ = an_ending()
-    ending.request_hang_up(a_hang_up())
+    ending.request_hang_up(a_hang_up(), **NOTHING_AGAINST)
     assert ending.interrupt() == "goodbye"
     assert (done.take(), ending.is_under_way, ending.closing_call) == (["FinishHangUp q2 interrupted"], False, None)
     assert ending.interrupt() is None
@@ -794,7 +806,7 @@ def test_what_can_no_longer_be_stopped_goes_on(why: str) -> None:
         ending, done, _ = transferring(state="requested")
     else:
         ending, done, _ = an_ending()
-        ending.request_hang_up(a_hang_up(None if why == "it is a limit" else "q2"))
+        ending.request_hang_up(a_hang_up(None if why == "it is a limit" else "q2"), **NOTHING_AGAINST)
         if why == "it is closing":
             ending.close()
     done.clear()
@@ -837,7 +849,7 @@ def test_a_call_that_ends_during_a_hang_up_was_ended_by_the_agent_if_it_had_said
     request_id: str | None, is_closing: bool, reason: Any, ended: str, told: list[str]
 ) -> None:
     ending, done, _ = an_ending()
-    ending.request_hang_up(a_hang_up(request_id))
+    ending.request_hang_up(a_hang_up(request_id), **NOTHING_AGAINST)
     if is_closing:
         ending.close()
     done.clear()

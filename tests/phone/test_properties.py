@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from handrail import ToolCall
 from handrail.phone import MachineOptions
 from handrail.phone import signals as s
-from handrail.phone.machine import CallMachine
+from handrail.phone.state_machine import CallMachine
 from tests.phone.drive import Drive
 
 FULL = os.environ.get("HYPOTHESIS_PROFILE") == "full"

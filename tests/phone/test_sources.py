@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from handrail.core import CallFinished, Event, LogEvent
 from handrail.phone import PhoneGateway
 from handrail.tenants import TenantConfig, TenantDirectory, TenantTrust
-from handrail.tenants.sources import open_sources
+from handrail.tenants.tool_sources import open_sources
 from handrail.testing.phone import CallReport, PhoneSimulator
 from tests.phone.test_store import FAST
 from tests.sources.api_server import Request, serving

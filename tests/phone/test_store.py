@@ -17,7 +17,7 @@ from handrail.store import open_store
 from handrail.tenants import TenantDirectory, ToolBuilder
 from handrail.testing.phone import PhoneSimulator
 from tests.phone.scripted import ScriptedTransport
-from tests.phone.test_webhook import SECRET, incoming, request
+from tests.phone.test_webhooks import SECRET, incoming, request
 from tests.postgres import DATABASES, new_database
 from tests.postgres import postgres as postgres
 from tests.tenants.samples import acme

@@ -9,7 +9,7 @@ from msgspec import structs
 from handrail import Control, Failure, ToolCall, ToolResult, tool
 from handrail.phone import MachineOptions
 from handrail.phone import signals as s
-from handrail.phone.machine import CallMachine
+from handrail.phone.state_machine import CallMachine
 from handrail.tenants import BuiltTool
 from tests.phone.calls import play
 from tests.tenants.samples import acme

@@ -9,7 +9,8 @@ import pytest
 from handrail import Tool, tool
 from handrail.providers.embedded.prompts import ask_for_missing_value
 from handrail.providers.embedded.schema_reduction import build_decodable_schema
-from handrail.providers.embedded.spans import extract, extract_money, extract_numbers, find_kind, is_request
+from handrail.providers.embedded.spans import extract, extract_money, extract_numbers, find_kind
+from handrail.providers.embedded.tool_choice import is_request
 from handrail.testing.evaluations import DOMAINS, load_domain_prompts
 
 
@@ -91,7 +92,7 @@ def test_a_parameter_takes_only_values_of_its_kind() -> None:
     ],
 )
 def test_a_missing_address_or_date_is_asked_for_and_never_made_up(message: str, asks: str) -> None:
-    question = ask_for_missing_value(book, message)
+    question = ask_for_missing_value(book, message, is_order=is_request(message))
     assert question.startswith(asks)
     assert bool(question) is bool(asks)
 

@@ -8,7 +8,7 @@ import pytest
 
 from handrail import ConfigError, Tool, ToolRegistry, tool
 from handrail.registry import ToolSearch
-from handrail.registry.ranking import TextSimilarity
+from handrail.registry.text_similarity import TextSimilarity
 from handrail.testing.evaluations import DOMAINS, TOOLS, load_domain_prompts, load_prompts
 from tests.models.weights import fetched
 

@@ -12,9 +12,9 @@ from benchmarks.walks import Walk, trace
         ("consequential", "execute/ledger.py"),
         ("chat", "chat/session.py"),
         ("guided", "guide/turn.py"),
-        ("phone", "phone/machine.py"),
+        ("phone", "phone/state_machine.py"),
         ("mcp", "sources/mcp/client.py"),
-        ("mcp served", "sources/mcp/serve.py"),
+        ("mcp served", "sources/mcp/served_executor.py"),
     ],
 )
 async def test_every_walk_reaches_the_module_that_it_is_about(name: str, reached: str) -> None:

@@ -16,7 +16,7 @@ from pydantic import BaseModel, Field, RootModel, TypeAdapter
 
 from handrail import InvalidArgumentsError, ToolArgsParseError, ToolContext, tool
 from handrail.schema.arguments import build_from_annotations
-from handrail.schema.generation import build_output_schema
+from handrail.schema.pydantic_schema import build_output_schema
 
 
 class Colour(Enum):

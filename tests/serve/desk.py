@@ -18,7 +18,7 @@ from handrail import Executor
 from handrail.serve import build_app
 from handrail.serve.gateway import Gateway, open_gateway
 from handrail.store import SqlStore
-from handrail.store.keys import Role
+from handrail.store.api_keys import Role
 from tests.sources.serving import listening
 
 ROOT = Path(__file__).parents[2]

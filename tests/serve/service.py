@@ -12,7 +12,7 @@ from handrail import Executor, Policy, Rule, tool
 from handrail.providers import ModelRequest, ModelResponse, StreamEvent, TextDelta, UserMessage
 from handrail.serve import ChatAgent, build_app
 from handrail.store import SqlStore
-from handrail.store.keys import Role
+from handrail.store.api_keys import Role
 
 paid: list[tuple[str, int]] = []
 """The effects of `pay`, by any executor of the running test."""

@@ -9,7 +9,7 @@ import pytest
 from handrail import Executor, Policy, Rule, ToolCall, ToolContext, ToolError, tool
 from handrail.errors import ConfigError
 from handrail.serve import build_app
-from handrail.serve.mcp_gate import GatewayCalls
+from handrail.serve.mcp_calls import GatewayCalls
 from handrail.sources import McpRequest
 from handrail.store import SqlStore
 from tests.serve.desk import Desk, open_desk, text_of
@@ -66,7 +66,7 @@ async def test_a_call_that_is_approved_in_time_gets_its_result_in_the_same_reque
 async def test_a_client_that_wants_progress_hears_that_its_call_waits(
     store: SqlStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("handrail.serve.mcp_gate._PROGRESS_SECONDS", 0.05)
+    monkeypatch.setattr("handrail.serve.mcp_calls._PROGRESS_SECONDS", 0.05)
     heard = asyncio.Event()
     messages: list[str | None] = []
 

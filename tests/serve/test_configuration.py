@@ -10,8 +10,8 @@ import pytest
 
 from handrail import Executor, Policy, Rule, ToolContext
 from handrail.errors import ConfigError
-from handrail.serve.config import load_gateway_config
 from handrail.serve.gateway import PolicyWatch, load_gateway_policy
+from handrail.serve.gateway_config import load_gateway_config
 from handrail.sources import mcp_app
 from handrail.sources.pins import read_pins, write_pins
 from handrail.store import SqlStore

@@ -17,8 +17,8 @@ from starlette.routing import Route
 from handrail import Executor, Policy, Rule, ToolCall, ToolContext, ToolResult, tool
 from handrail.core import Event, LogEvent
 from handrail.errors import ConfigError
-from handrail.serve.config import Notification
-from handrail.serve.notify import Notifier
+from handrail.serve.gateway_config import Notification
+from handrail.serve.notifications import Notifier
 from handrail.store import SqlStore
 from tests.sources.serving import listening
 from tests.tools import pay
@@ -146,7 +146,7 @@ async def test_a_receiver_that_fails_is_tried_again_and_then_the_audit_says_so(s
 
 @pytest.mark.proves("GW-16")
 async def test_a_receiver_that_hangs_delays_no_call(store: SqlStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("handrail.serve.notify._MAX_WAITING", 3)
+    monkeypatch.setattr("handrail.serve.notifications._MAX_WAITING", 3)
     heard: list[Event] = []
     receiver = Receiver()
     receiver.may_answer.clear()

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from msgspec import Struct
 
 from handrail.store import SqlStore, open_store
-from handrail.store.keys import Role
+from handrail.store.api_keys import Role
 from tests.serve.service import PARROT, Client, Replica, open_replica
 
 ROLES: tuple[Role, ...] = ("caller", "viewer", "operator", "admin")

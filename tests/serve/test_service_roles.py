@@ -7,7 +7,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from handrail.store import SqlStore
-from handrail.store.keys import ROLES
+from handrail.store.api_keys import ROLES
 from tests.serve.service import PARROT, Replica, open_replica
 
 PATHS: dict[str, str] = {

@@ -11,7 +11,7 @@ import pytest
 from handrail import Executor, Policy, Rule, tool
 from handrail.phone import WebhookResponse
 from handrail.serve import build_app
-from handrail.serve.retention import Retention
+from handrail.serve.tenant_retention import Retention
 from handrail.store import SqlStore
 from handrail.tenants import Section, TenantConfig, ToolBuilder
 from tests.serve.service import Client, open_replica, paid
@@ -249,7 +249,7 @@ async def test_the_audit_is_read_in_pages_and_as_lines_without_a_gap(store: SqlS
 
 
 async def test_an_export_ends_when_its_key_is_revoked(store: SqlStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("handrail.serve.api.records.EXPORT_PAGE", 1)
+    monkeypatch.setattr("handrail.serve.api.audit_and_erasure.EXPORT_PAGE", 1)
     monkeypatch.setattr("handrail.serve.access._CACHED_SECONDS", 0.0)
     async with open_replica(store) as replica:
         caller, viewer = await replica.connect("caller"), await replica.connect("viewer")

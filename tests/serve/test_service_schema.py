@@ -27,7 +27,7 @@ from schemathesis.specs.openapi.checks import (
 
 from handrail.serve import ApiLimits
 from handrail.store import open_store
-from handrail.store.keys import ROLES
+from handrail.store.api_keys import ROLES
 from tests.serve.service import PARROT, open_replica
 from tests.sources.serving import bind
 

@@ -17,8 +17,8 @@ from handrail.chat.conversation import PendingCall
 from handrail.core.consent import Answer, read_answer
 from handrail.core.locale_texts import load_locale
 from handrail.core.log import log
+from handrail.core.value_mentions import split_words
 from handrail.core.values import Approval, ToolCall
-from handrail.core.wording import split_words
 from handrail.errors import ConfigError, MissingExtraError
 from handrail.execute.executor import Executor
 from handrail.formats.definitions import Diagnostic

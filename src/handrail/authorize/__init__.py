@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from handrail.authorize.hooks import Hook
     from handrail.authorize.policy import Policy, PolicyProblem, Rule
     from handrail.authorize.policy_file import load_policy, parse_policy
-    from handrail.core.callbacks import blocking
+    from handrail.core.blocking_code import blocking
 
 __all__ = [
     "Approvals",
@@ -31,7 +31,7 @@ _ON_FIRST_USE = {
     "Policy": "handrail.authorize.policy",
     "PolicyProblem": "handrail.authorize.policy",
     "Rule": "handrail.authorize.policy",
-    "blocking": "handrail.core.callbacks",
+    "blocking": "handrail.core.blocking_code",
     "load_policy": "handrail.authorize.policy_file",
     "parse_policy": "handrail.authorize.policy_file",
 }

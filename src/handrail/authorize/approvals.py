@@ -269,9 +269,9 @@ def new_token() -> str:
 def can_be_used(approval: Approval, *, now: float, at: tuple[int, int] | None = None) -> bool:
     """Whether an approval lets its call run: it is approved, not expired and not used.
 
-    Its digest binds the customer, the arguments and the tool's definition (`identity.py`). The yes of a customer counts
-    later than the question, so that the model cannot have made it up: in a later turn, or after a framework was resumed
-    within that turn. `at` has both numbers; None if that was checked.
+    Its digest binds the customer, the arguments and the tool's definition (`effect_keys.py`). The yes of a customer
+    counts later than the question, so that the model cannot have made it up: in a later turn, or after a framework was
+    resumed within that turn. `at` has both numbers; None if that was checked.
     """
     if approval.state != "approved" or approval.is_expired(now):
         return False

@@ -9,9 +9,9 @@ from pathlib import PurePath
 from typing import Any, Final, Literal, cast
 
 from handrail.authorize.argument_paths import ABSENT, EVERY, PathSteps, look_up, look_up_all, parse_path, write_path
-from handrail.authorize.origins import OriginTest
+from handrail.authorize.from_condition import OriginTest
+from handrail.authorize.from_sources import parse_sources
 from handrail.authorize.schema_paths import DeclaredArguments, find_nodes
-from handrail.authorize.sources import parse_sources
 from handrail.core.context import ToolContext
 from handrail.core.redact import HIDDEN
 from handrail.core.suggestions import suggest

@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from handrail.core.callbacks import CallbackRunner
+from handrail.core.blocking_code import CallbackRunner
 from handrail.core.context import ToolContext
 from handrail.core.lazy_modules import LazyModule
 from handrail.core.log import log

@@ -9,7 +9,7 @@ from typing import Any, Generic, Self, TypeAlias, cast
 from msgspec import structs
 
 from handrail.chat.conversation import Conversation
-from handrail.chat.origins import rebuild_provenance
+from handrail.chat.conversation_provenance import rebuild_provenance
 from handrail.chat.session_store import SessionStore
 from handrail.chat.turn import ChatEvent, PlainStrategy, ResultT, TurnResult, TurnState, TurnStrategy
 from handrail.core.context import ToolContext

@@ -10,7 +10,7 @@ from msgspec import Struct, structs
 from typing_extensions import TypeVar
 
 from handrail.chat.conversation import Conversation, PendingCall, normalize_response
-from handrail.chat.origins import add_message
+from handrail.chat.conversation_provenance import add_message
 from handrail.core import failure_results
 from handrail.core.context import ToolContext
 from handrail.core.events import CallFinished, CallIgnored, CallStarted, Event, ModelCalled, Progress

@@ -2,20 +2,19 @@
 
 import argparse
 import asyncio
-import os
 import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any, cast
 
 from handrail.cli.object_reference import load_object
+from handrail.cli.store_option import choose_store_url, find_user_store
 from handrail.errors import ConfigError, MissingExtraError, shorten
 from handrail.execute.executor import Executor
 from handrail.sources.connection import connect
 from handrail.sources.mcp.endpoint import serve_mcp
-from handrail.sources.mcp.server import McpServer, import_with_sdk
+from handrail.sources.mcp.server_options import McpServer, import_with_sdk
 from handrail.sources.pins import compare_pins, read_pins, write_pins
 
 _WHICH = "module:object or file.py:object, an McpServer or a list of them; or the URL of a server, or its command"
@@ -100,7 +99,7 @@ async def _serve_gateway(given: argparse.Namespace) -> int:
         timeout=given.timeout,
         errors=given.errors,
         approval_wait=given.approval_wait,
-        store=given.store or os.environ.get("HANDRAIL_STORE") or f"sqlite:///{Path.home() / '.handrail.db'}",
+        store=choose_store_url(given.store, default=find_user_store),
     )
     return 0
 

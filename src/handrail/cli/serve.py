@@ -16,7 +16,7 @@ from handrail.authorize.policy import Policy
 from handrail.cli.agent_file import AgentFile, load_agent_file
 from handrail.cli.object_reference import load_object
 from handrail.cli.provider_choice import PROVIDERS, choose_provider
-from handrail.cli.store_option import DEFAULT_STORE
+from handrail.cli.store_option import choose_store_url, find_agent_store
 from handrail.errors import ConfigError, MissingExtraError
 from handrail.execute.executor import Executor
 from handrail.execute.limits import Timeouts
@@ -137,7 +137,7 @@ async def _open_agent(options: argparse.Namespace) -> AsyncGenerator[tuple[Any, 
     if options.file is None:
         # MCP clients have nobody to ask: what the example asks the customer, an operator is asked.
         policy = Policy([rule for rule in policy.rules if rule.by != "customer"], asks="operator")
-    store_url = options.store or os.environ.get("HANDRAIL_STORE") or DEFAULT_STORE
+    store_url = choose_store_url(options.store, default=find_agent_store)
     async with open_store(store_url, audit_values=True) as store, connect(file.sources) as sources:
         metrics = build_metrics()
         executor = Executor(

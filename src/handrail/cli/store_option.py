@@ -1,18 +1,18 @@
-"""The option `--store` of the commands that read or change a database."""
+"""Which database a command is about: `--store`, else `$HANDRAIL_STORE`, else the default of the command."""
 
 import argparse
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from handrail.core.secrets import resolve_reference
 from handrail.core.yaml_reader import YamlReader, read_config_file
-from handrail.store import open_store
+from handrail.store import DEFAULT_STORE, open_store
 
 if TYPE_CHECKING:
     from handrail.store import SqlStore
 
-DEFAULT_STORE: Final = "sqlite:///handrail.db"
 _FILE: Final = "gateway.yaml"
 
 
@@ -26,9 +26,29 @@ def add_store_option(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def find_user_store() -> str:
+    """The database of a desktop client's gateway, which has no directory of its own."""
+    return f"sqlite:///{Path.home() / '.handrail.db'}"
+
+
+def find_agent_store() -> str:
+    """The database of an agent that is served."""
+    return DEFAULT_STORE
+
+
+def _find_store_here() -> str:
+    """The file of the gateway in this directory, else the default."""
+    return _FILE if Path(_FILE).is_file() else DEFAULT_STORE
+
+
+def choose_store_url(given: str | None, *, default: Callable[[], str]) -> str:
+    """Choose the database of a command: what was given, else what the environment names, else the default."""
+    return given or os.environ.get("HANDRAIL_STORE") or default()
+
+
 def open_chosen_store(given: str | None, *, migrate: bool = False) -> "SqlStore":
     """Open the database that a command is about."""
-    text = given or os.environ.get("HANDRAIL_STORE") or (_FILE if Path(_FILE).is_file() else DEFAULT_STORE)
+    text = choose_store_url(given, default=_find_store_here)
     if text.endswith((".yaml", ".yml")) and "://" not in text:
         text = _read_store(Path(text))
     return open_store(text, migrate=migrate)

@@ -10,7 +10,7 @@ from functools import cache
 from typing import Final, Literal, TypeAlias
 
 from handrail.core.locale_texts import LANGUAGES, load_locale
-from handrail.core.wording import is_number_word, repeats_numbers, split_words
+from handrail.core.value_mentions import is_number_word, repeats_numbers, split_words
 
 Answer: TypeAlias = Literal["yes", "no", "unclear"]
 _Kind: TypeAlias = Literal["filler", "yes", "limit", "no"]

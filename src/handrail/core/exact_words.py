@@ -1,6 +1,7 @@
 """Finds values in texts, character for character: whole words, and the numbers that words are.
 
-It decides about permissions, so nothing is normalised but white space. `core/wording.py` compares what people mean.
+It decides about permissions, so nothing is normalised but white space. `core/value_mentions.py` compares what people
+mean.
 """
 
 import math

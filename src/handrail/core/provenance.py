@@ -12,8 +12,7 @@ from typing import Any, Final, Self
 
 from handrail.core.exact_words import DecimalMark, ExactNumber
 from handrail.core.patterns import LazyPattern
-from handrail.core.text import compact_json, encodable
-from handrail.core.value_records import (
+from handrail.core.provenance_records import (
     OutputForm,
     RecordKind,
     SourceKind,
@@ -22,6 +21,7 @@ from handrail.core.value_records import (
     ValueRecords,
     ValueSource,
 )
+from handrail.core.text import compact_json, encodable
 from handrail.core.values import ToolCall, ToolResult
 from handrail.errors import ConfigError
 

@@ -26,10 +26,11 @@ from msgspec import Struct, structs
 from typing_extensions import TypeVar
 
 from handrail.core.context import ToolContext
-from handrail.core.handler_output import clean_result, collect_iterators, collect_output, is_plain
+from handrail.core.handler_result_checks import clean_result, collect_iterators, collect_output, is_plain
 from handrail.core.lazy_modules import LazyModule
 from handrail.core.media import MediaPart
 from handrail.core.text import encodable, faithful_json
+from handrail.core.unwritable_arguments import refuse_unwritable
 from handrail.core.values import Failure, ToolResult, find_media_result
 from handrail.errors import (
     PermissionDeniedError,
@@ -169,9 +170,7 @@ class Tool(Generic[P, R]):
     parameter_metadata: Mapping[str, tuple[Any, ...]] = field(default_factory=dict[str, tuple[Any, ...]], repr=False)
     """The other metadata in the `Annotated[…]` of each parameter, by its name in the schema."""
     unwritable_argument: str | None = field(default=None, repr=False)
-    """Which argument JSON does not show: a consequential tool must have none, because policy, approvals and keys would
-    not see what runs.
-    """
+    """Which argument JSON does not show; a consequential tool must have none."""
     unbound: bool = False
     """True for a method that is not bound to an instance."""
     wire: dict[str, Any] = field(default_factory=dict[str, Any], init=False, repr=False)
@@ -220,10 +219,7 @@ class Tool(Generic[P, R]):
             names = getattr(self, option)
             if isinstance(names, tuple):
                 self._check_argument_names(option, cast(tuple[str, ...], names))
-        if self.unwritable_argument is not None and not self.read_only:
-            raise ToolDefinitionError(
-                f"`{self.name}` cannot be a tool: {self.unwritable_argument}, or read_only=True if it changes nothing."
-            )
+        refuse_unwritable(self.name, self.unwritable_argument, read_only=self.read_only)
         if self.repeatable and self.key is not None:
             raise ToolDefinitionError(f"`{self.name}`: repeatable calls have no key; leave one of the two out.")
         for option in ("permission_check", "verify"):

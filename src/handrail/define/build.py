@@ -56,7 +56,7 @@ def build_tool(definition: Mapping[str, Any]) -> Tool[..., Any]:
     if not callable(execute):
         raise ToolDefinitionError(f"`{name}`: execute must be a function, not {execute!r}.")
     # The library for JSON Schema is slow to import, and only tools with a schema of their own need it.
-    raw: Any = import_module("handrail.schema.raw")
+    raw: Any = import_module("handrail.schema.json_schema_arguments")
     arguments: Arguments = raw.build_from_json_schema(given.pop("input_schema"), name=name)
     output_schema = given.pop("output_schema", None)
     return Tool(

@@ -1,18 +1,17 @@
 """`@tool`: builds a tool from a function with type annotations and a docstring."""
 
 import inspect
-import json
 from collections.abc import Callable, Mapping
 from typing import Any, ParamSpec, overload
 
-from pydantic_core import PydanticUndefined, to_jsonable_python
 from typing_extensions import TypeVar, Unpack
 
 from handrail.core.context import ToolContext
 from handrail.core.tool import Tool
+from handrail.core.unwritable_arguments import find_unwritable_default
 from handrail.define.options import NamedToolOptions, normalize_options
-from handrail.errors import ToolDefinitionError, shorten
-from handrail.schema.generation import build_definition_error
+from handrail.errors import ToolDefinitionError
+from handrail.schema.pydantic_schema import build_definition_error
 from handrail.schema.signature import Signature, read_signature, unwrap_partial
 
 P = ParamSpec("P")
@@ -71,18 +70,6 @@ def build_from_function(function: Callable[..., Any], options: Mapping[str, Any]
         unwritable_argument=find_unwritable_default(signature.defaults) or arguments.hidden_field,
         **options,
     )
-
-
-def find_unwritable_default(defaults: Mapping[str, Any]) -> str | None:
-    """A default that JSON cannot represent, with its parameter: approvals, keys and the ledger hold JSON."""
-    for parameter, default in defaults.items():
-        if default is PydanticUndefined:
-            continue
-        try:
-            json.dumps(to_jsonable_python(default), allow_nan=False)
-        except (ValueError, TypeError, RecursionError):
-            return f"the default of `{parameter}` cannot be written as JSON, got {shorten(repr(default))}; use None"
-    return None
 
 
 def _refuse_other_than_function(function: object) -> None:

@@ -7,11 +7,11 @@ from handrail.core.lazy_exports import build_getattr
 if TYPE_CHECKING:
     from handrail.execute.delivery import Delivery, MemoryDelivery
     from handrail.execute.executor import Executor
+    from handrail.execute.executor_store import Store
     from handrail.execute.ledger import Entry, Ledger, MemoryLedger, Recalled
     from handrail.execute.limits import CircuitBreaker, Limits, RateLimit, RetryPolicy, Timeouts
     from handrail.execute.loop import Budget, LoopResult, run_until_done, run_until_done_sync
-    from handrail.execute.store import Store
-    from handrail.execute.work import MemoryWork, Work, WorkItem
+    from handrail.execute.stored_calls import MemoryWork, Work, WorkItem
     from handrail.execute.worker import Worker
 
 __all__ = [
@@ -50,14 +50,14 @@ _ON_FIRST_USE = {
     "LoopResult": "handrail.execute.loop",
     "MemoryDelivery": "handrail.execute.delivery",
     "MemoryLedger": "handrail.execute.ledger",
-    "MemoryWork": "handrail.execute.work",
+    "MemoryWork": "handrail.execute.stored_calls",
     "RateLimit": "handrail.execute.limits",
     "Recalled": "handrail.execute.ledger",
     "RetryPolicy": "handrail.execute.limits",
-    "Store": "handrail.execute.store",
+    "Store": "handrail.execute.executor_store",
     "Timeouts": "handrail.execute.limits",
-    "Work": "handrail.execute.work",
-    "WorkItem": "handrail.execute.work",
+    "Work": "handrail.execute.stored_calls",
+    "WorkItem": "handrail.execute.stored_calls",
     "Worker": "handrail.execute.worker",
     "run_until_done": "handrail.execute.loop",
     "run_until_done_sync": "handrail.execute.loop",

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import structs
 
 from handrail.authorize.authorizer import Authorization, Refusal
-from handrail.authorize.identity import CallArguments
+from handrail.authorize.effect_keys import CallArguments
 from handrail.core import failure_results
 from handrail.core.context import ToolContext
 from handrail.core.events import ApprovalDecided, CallQueued, Event
@@ -19,15 +19,15 @@ from handrail.core.time_budget import TimeBudget
 from handrail.core.tool import Tool
 from handrail.core.values import Approval, Decision, ToolCall, ToolResult
 from handrail.errors import ConfigError, ToolError, must_propagate
-from handrail.execute.call_parts import CallParts
-from handrail.execute.call_relay import NoticeReceiver, NoticeSender
+from handrail.execute.executor_parts import CallParts
+from handrail.execute.executor_tools import CompiledTool
 from handrail.execute.ledger import LedgerDecision, awaits_plain_futures
 from handrail.execute.recall import CallRecall, is_entry_of
 from handrail.execute.results import describe_duplicate, describe_entry, finish_result, replay
 from handrail.execute.running import EffectCall
 from handrail.execute.scheduler import CallRef
-from handrail.execute.tool_pool import CompiledTool
-from handrail.execute.work import WaitForEnd, Work, WorkItem, can_wake, send_item
+from handrail.execute.stored_calls import WaitForEnd, Work, WorkItem, can_wake, send_item
+from handrail.execute.worker_events import NoticeReceiver, NoticeSender
 
 Authorize = Callable[
     [CompiledTool, CallArguments, ToolContext[Any], LedgerDecision, TimeBudget], Awaitable[Authorization]

@@ -10,7 +10,7 @@ from uuid import uuid4
 from msgspec import structs
 
 from handrail.authorize.authorizer import Authorization, Refusal, Repetition, decide_within, refuse_on_error
-from handrail.authorize.identity import CallArguments
+from handrail.authorize.effect_keys import CallArguments
 from handrail.core import failure_results
 from handrail.core.context import ToolContext
 from handrail.core.events import CallStarted, CallTakenOver
@@ -20,10 +20,10 @@ from handrail.core.text import compact_json
 from handrail.core.time_budget import ShieldedStep, TimeBudget
 from handrail.core.values import Approval, ToolCall, ToolResult
 from handrail.errors import ToolError, must_propagate
-from handrail.execute.admission import Admission
-from handrail.execute.call_parts import CallParts
 from handrail.execute.durable import DurableCalls
 from handrail.execute.event_bus import build_started
+from handrail.execute.executor_parts import CallParts
+from handrail.execute.executor_tools import CompiledTool
 from handrail.execute.handlers import Outcome
 from handrail.execute.ledger import (
     NOTHING_KNOWN,
@@ -33,6 +33,7 @@ from handrail.execute.ledger import (
     can_claim_new,
     is_same_decision,
 )
+from handrail.execute.limit_checks import Admission
 from handrail.execute.recall import CallRecall, is_entry_of
 from handrail.execute.results import describe_duplicate, replay
 from handrail.execute.running import (
@@ -45,9 +46,8 @@ from handrail.execute.running import (
     yield_once,
 )
 from handrail.execute.scheduler import CallRef, LocksCrossed, current_scope
+from handrail.execute.stored_calls import StoredCall, WorkItem
 from handrail.execute.takeover import Takeover
-from handrail.execute.tool_pool import CompiledTool
-from handrail.execute.work import StoredCall, WorkItem
 
 _MAX_ROUNDS: Final = 20
 """How often a call looks into the ledger again because another call was faster."""

@@ -16,32 +16,28 @@ from handrail.core.context import ToolContext
 from handrail.core.events import Event, Listener
 from handrail.core.log import SHOW_TEXTS, log
 from handrail.core.provenance import Provenance, SessionProvenances
+from handrail.core.provenance_records import SourceTool
 from handrail.core.redact import Redactor
 from handrail.core.secrets import Reference
 from handrail.core.text import is_storable, join_names
 from handrail.core.tool import Tool
-from handrail.core.value_records import SourceTool
 from handrail.core.values import Approval, ToolCall, ToolResult, build_call_type_error
 from handrail.define.options import ToolFlags
 from handrail.errors import ConfigError
-from handrail.execute.call_parts import build_parts
 from handrail.execute.cancellation import CallCanceller, CancelResult
+from handrail.execute.doubts import Doubt, list_doubts, resolve_doubt
 from handrail.execute.durable import DurableCalls
 from handrail.execute.effects import EffectRunner
+from handrail.execute.executor_parts import build_parts
+from handrail.execute.executor_store import Store, StoreParts, choose_store
+from handrail.execute.executor_tools import CompiledTool, Fallback, ToolPool, build_host_handler
 from handrail.execute.ledger import Ledger, MemoryLedger
 from handrail.execute.limits import Limits, RetryPolicy, Timeouts
 from handrail.execute.preparation import CallPreparation
 from handrail.execute.reads import ReadRunner
 from handrail.execute.scheduler import CallRef
-from handrail.execute.settlement import (
-    Doubt,
-    list_doubts,
-    resolve_doubt,
-)
-from handrail.execute.store import Store, StoreParts, choose_store
+from handrail.execute.stored_calls import MemoryWork, StoredCall, Work
 from handrail.execute.threads import SyncPortal
-from handrail.execute.tool_pool import CompiledTool, Fallback, ToolPool, build_host_handler
-from handrail.execute.work import MemoryWork, StoredCall, Work
 from handrail.registry.registry import ToolRegistry
 
 T = TypeVar("T")

@@ -12,7 +12,7 @@ from msgspec.structs import force_setattr
 from handrail.core import failure_results
 from handrail.core.context import ToolContext
 from handrail.core.events import Event
-from handrail.core.handler_output import (
+from handrail.core.handler_result_checks import (
     clean_failure,
     clean_result,
     collect_iterators,
@@ -27,12 +27,12 @@ from handrail.core.time_budget import TimeBudget
 from handrail.core.tool import Tool
 from handrail.core.values import ToolCall, ToolResult, find_media_result
 from handrail.errors import CallPausedError, ThreadsStrandedError, ToolError, UnusableOutputError
+from handrail.execute.executor_tools import CompiledTool
 from handrail.execute.ledger import VerifyAnswer
 from handrail.execute.limits import RetryPolicy
 from handrail.execute.output_limit import OutputLimiter
 from handrail.execute.running import NOT_CANCELLED, CallStopped, Deadlines, RunningCall, SpuriousCancellation
 from handrail.execute.threads import WorkerThreads
-from handrail.execute.tool_pool import CompiledTool
 
 if TYPE_CHECKING:
     import random

@@ -12,7 +12,7 @@ from msgspec import Struct, structs
 
 from handrail.authorize.approvals import Approvals, MemoryApprovals
 from handrail.authorize.authorizer import Refusal
-from handrail.authorize.identity import CallArguments
+from handrail.authorize.effect_keys import CallArguments
 from handrail.core import failure_results
 from handrail.core.context import ToolContext
 from handrail.core.events import CallStarted
@@ -25,7 +25,7 @@ from handrail.execute.recorded_result import RecordedResult, VerifyAnswer
 from handrail.execute.scheduler import CallRef
 
 if TYPE_CHECKING:
-    from handrail.execute.work import Work, WorkItem
+    from handrail.execute.stored_calls import Work, WorkItem
 
 State = Literal["running", "committed", "failed", "unknown"]
 """`failed` means that nothing happened and the call may be tried again; `unknown` that nobody can tell."""

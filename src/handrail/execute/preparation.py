@@ -14,9 +14,9 @@ from handrail.core.time_budget import TimeBudget
 from handrail.core.tool import Tool
 from handrail.core.values import ToolCall, ToolResult
 from handrail.errors import StoreError
-from handrail.execute.call_parts import CallParts
 from handrail.execute.effects import EffectRunner
-from handrail.execute.tool_pool import CompiledTool, ToolPool
+from handrail.execute.executor_parts import CallParts
+from handrail.execute.executor_tools import CompiledTool, ToolPool
 
 
 class CallPreparation:

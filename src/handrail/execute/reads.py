@@ -11,19 +11,20 @@ from uuid import uuid4
 from msgspec import structs
 
 from handrail.authorize.authorizer import Authorization, Refusal, decide_within
-from handrail.authorize.identity import compute_key, write_arguments
+from handrail.authorize.effect_keys import compute_key, write_arguments
 from handrail.core import failure_results
 from handrail.core.context import ToolContext
-from handrail.core.handler_output import is_plain
+from handrail.core.handler_result_checks import is_plain
 from handrail.core.log import log
 from handrail.core.text import canonical_json, is_same_json
 from handrail.core.time_budget import TimeBudget
 from handrail.core.tool import Tool
 from handrail.core.values import Approval, Decision, ToolCall, ToolResult
 from handrail.errors import ToolError, must_propagate
-from handrail.execute.admission import Admission
-from handrail.execute.call_parts import CallParts
+from handrail.execute.executor_parts import CallParts
+from handrail.execute.executor_tools import CompiledTool
 from handrail.execute.handlers import Outcome, outcome_of_error
+from handrail.execute.limit_checks import Admission
 from handrail.execute.results import finish_result, finish_text, note_changes
 from handrail.execute.running import CallStopped, RunningCall, resume_coroutine, take_first_step
 from handrail.execute.scheduler import (
@@ -34,7 +35,6 @@ from handrail.execute.scheduler import (
     QueueEntry,
     current_scope,
 )
-from handrail.execute.tool_pool import CompiledTool
 
 V = TypeVar("V")
 

@@ -9,19 +9,19 @@ from typing import Any, Final
 from msgspec import structs
 
 from handrail.authorize.authorizer import Refusal
-from handrail.authorize.identity import CallArguments
+from handrail.authorize.effect_keys import CallArguments
 from handrail.core import failure_results
 from handrail.core.context import ToolContext
 from handrail.core.log import log
 from handrail.core.time_budget import TimeBudget
 from handrail.core.values import ToolCall, ToolResult
-from handrail.execute.admission import Admission
-from handrail.execute.call_parts import CallParts
+from handrail.execute.executor_parts import CallParts
+from handrail.execute.executor_tools import CompiledTool
 from handrail.execute.ledger import Entry, LedgerDecision, is_unchanged
+from handrail.execute.limit_checks import Admission
 from handrail.execute.results import describe_duplicate, describe_entry, finish_result, replay
 from handrail.execute.running import CallStopped, EffectCall, RunningCall
 from handrail.execute.scheduler import CallRef
-from handrail.execute.tool_pool import CompiledTool
 
 _FIRST_LOOK: Final = 0.05
 _LAST_LOOK: Final = 0.5

@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from msgspec import Struct
 
-from handrail.authorize.identity import CallArguments
+from handrail.authorize.effect_keys import CallArguments
 from handrail.core.context import ToolContext
 from handrail.core.log import log
 from handrail.core.time_budget import TimeBudget
 from handrail.core.tool import OnInterrupt, Tool
 from handrail.core.values import Decision, ToolCall, ToolResult
 from handrail.errors import ConfigError, ToolError
+from handrail.execute.executor_tools import CompiledTool
 from handrail.execute.scheduler import CallRef, QueueEntry
 from handrail.execute.threads import ThreadJob
-from handrail.execute.tool_pool import CompiledTool
 
 if TYPE_CHECKING:
-    from handrail.execute.work import StoredCall
+    from handrail.execute.stored_calls import StoredCall
 
 StopCause = Literal["timeout", "cancelled"]
 

@@ -1,24 +1,21 @@
-"""What becomes of consequential calls: their leases, their outcomes in the ledger, and the doubts that remain."""
+"""What becomes of consequential calls: their leases, and their outcomes in the ledger."""
 
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Mapping
-from time import perf_counter
 from typing import Any, Final, TypeVar, cast
 
-from msgspec import Struct, structs
+from msgspec import structs
 
-from handrail.authorize.approvals import check_limit
 from handrail.core import failure_results
-from handrail.core.events import DoubtResolved, Event
 from handrail.core.log import log
 from handrail.core.media import limit_media
 from handrail.core.redact import Redactor, is_longer
 from handrail.core.secret_patterns import MAX_PIECE
 from handrail.core.time_budget import ShieldedStep, TimeBudget
-from handrail.core.values import Decision, ToolCall, ToolResult
-from handrail.errors import CallTakenOverError, ConfigError
+from handrail.core.values import ToolResult
+from handrail.errors import CallTakenOverError
+from handrail.execute.executor_tools import CompiledTool
 from handrail.execute.handlers import HandlerRunner, Outcome, outcome_of_error
 from handrail.execute.ledger import (
     MAX_RECORDED_MEDIA_BYTES,
@@ -26,16 +23,13 @@ from handrail.execute.ledger import (
     Ledger,
     RecordedResult,
     State,
-    VerifyAnswer,
     awaits_plain_futures,
-    is_unchanged,
     settle_entry,
 )
-from handrail.execute.results import finish_result, note_changes
+from handrail.execute.results import note_changes
 from handrail.execute.scheduler import CallRef
+from handrail.execute.stored_calls import Work
 from handrail.execute.threads import ThreadJob
-from handrail.execute.tool_pool import CompiledTool
-from handrail.execute.work import Work
 
 T = TypeVar("T")
 
@@ -367,155 +361,3 @@ def _is_long(outcome: Outcome) -> bool:
 
 def _as_text(output: Any) -> str:
     return output if type(output) is str else ToolResult(output=output).for_model()
-
-
-# Doubts.
-
-
-class Doubt(Struct, frozen=True, kw_only=True):
-    """A consequential call whose outcome nobody knows: an operator has to find out."""
-
-    session_id: str
-    call_id: str
-    tool: str
-    tenant_id: str | None
-    customer_id: str | None
-    turn: int
-    arguments: str
-    """The arguments that ran, as JSON; redacted."""
-    claimed_at: float
-    """Seconds since the epoch."""
-    run_until: float
-    """From when on it can be said that nothing happened: until then the handler may still run."""
-    idempotency_key: str
-    """What the handler was given to send to other services: search for it there."""
-    owner: str = ""
-    """The worker, or the executor, that had it last: the `owner` of its `Executor`."""
-    attempts: int = 0
-    """How often workers have taken it; 0 for a call that ran where it was made, and nowhere else."""
-    decision: Decision | None = None
-    """What let it run."""
-    approval: str | None = None
-    """The token of the approval that it consumed."""
-    verified: VerifyAnswer | None = None
-    """What the tool's `verify` said last: `cannot_tell` (it returned None), `too_early` (it found nothing while the
-    handler could still run), or `failed`; None if it was not asked, or there is none."""
-    version: str
-    """Changes with the entry; give it to `Executor.resolve(expected=…)`."""
-
-    @classmethod
-    def from_entry(cls, entry: Entry, arguments: str, *, attempts: int = 0) -> "Doubt":
-        """The doubt about an entry, whose redacted arguments are `arguments`."""
-        return cls(
-            session_id=entry.session_id,
-            call_id=entry.call_id,
-            tool=entry.tool,
-            tenant_id=entry.tenant_id,
-            customer_id=entry.customer_id,
-            turn=entry.turn,
-            arguments=arguments,
-            claimed_at=entry.claimed_at,
-            run_until=entry.claimed_at if entry.state == "unknown" else entry.run_until,
-            idempotency_key=entry.idempotency_key,
-            owner=entry.owner,
-            attempts=attempts,
-            decision=entry.decision,
-            approval=entry.approval,
-            verified=None if entry.recorded is None else entry.recorded.verified,
-            version=_get_version(entry),
-        )
-
-
-def _get_version(entry: Entry) -> str:
-    return f"{entry.owner}-{entry.number}-{entry.state}"
-
-
-async def list_doubts(
-    ledger: Ledger,
-    *,
-    session_id: str | None,
-    tenant_id: str | None,
-    limit: int,
-    redactor: Redactor,
-    work: Work | None = None,
-) -> list[Doubt]:
-    """The calls in doubt, of one session, one tenant or of all, the oldest first."""
-    entries = await ledger.find_doubts(
-        now=time.time(), session_id=session_id, tenant_id=tenant_id, limit=check_limit(limit)
-    )
-    attempts: Mapping[CallRef, int] = {}
-    if entries and work is not None:
-        attempts = await work.count_attempts([(entry.session_id, entry.call_id) for entry in entries])
-    return [
-        Doubt.from_entry(
-            entry,
-            await redactor.text_aside(entry.arguments),
-            attempts=attempts.get((entry.session_id, entry.call_id), 0),
-        )
-        for entry in entries
-    ]
-
-
-async def _refuse_while_alive(ledger: Ledger, entry: Entry, leases: LeaseKeeper, *, is_running: bool) -> None:
-    """Raise `ConfigError` if the handler of a call may still run: it cannot be said yet that nothing happened."""
-    what = f"the call {entry.call_id!r} of {entry.tool!r}"
-    if is_running:
-        raise ConfigError(f"{what} still runs in this process: happened must be True, or wait for its end.")
-    if not entry.has_ended_at(time.time()):
-        until = failure_results.format_time(entry.run_until)
-        raise ConfigError(f"{what} may still run until {until}: before that, happened must be True.")
-    while not leases.is_abandoned(entry):  # At most one lease: a clock may have jumped.
-        await asyncio.sleep(leases.interval / 2)
-        known = (await ledger.recall(session_id=entry.session_id, call_id=entry.call_id)).by_id
-        if known is None or not is_unchanged(known, entry):
-            raise ConfigError(f"{what} is alive, or was settled meanwhile: list the doubts again.")
-
-
-async def resolve_doubt(
-    ledger: Ledger,
-    emit: Callable[[Event], None],
-    *,
-    session_id: str,
-    call_id: str,
-    happened: bool,
-    who: str,
-    reason: str,
-    expected: str | None,
-    redactor: Redactor,
-    leases: LeaseKeeper,
-    is_running: bool,
-    work: Work | None = None,
-) -> ToolResult:
-    """Settle the entry of a call in doubt, and return its result; raises `ConfigError` if there is no such doubt."""
-    if not who:
-        raise ConfigError("who must name the person who found out, got ''.")
-    entry = (await ledger.recall(session_id=session_id, call_id=call_id)).by_id
-    if entry is None:
-        raise ConfigError(f"there is no call {call_id!r} in the ledger of session {session_id!r}.")
-    if (state := entry.state_at(time.time())) != "unknown":
-        raise ConfigError(f"the call {call_id!r} of {entry.tool!r} is not in doubt: it is {state}.")
-    if expected is not None and expected != (version := _get_version(entry)):
-        raise ConfigError(f"expected must be the version of the doubt, {version!r}, got {expected!r}.")
-    if not happened:
-        await _refuse_while_alive(ledger, entry, leases, is_running=is_running)
-    who, reason = await redactor.text_aside(who), await redactor.text_aside(reason)  # A person may quote anything.
-    by = f"{who}: {reason}" if reason else who
-    result = (failure_results.confirmed_effect if happened else failure_results.confirmed_failure)(entry.tool, by)
-    recorded = RecordedResult(text=result.output, failure=result.error, metadata={"resolved_by": who})
-    settled = settle_entry(entry, "committed" if happened else "failed", recorded, now=time.time())
-    resolving = ledger.resolve(settled) if work is None else ledger.resolve(settled, work=work)
-    if not await resolving:
-        raise ConfigError(f"the call {call_id!r} of {entry.tool!r} was settled meanwhile: list the doubts again.")
-    emit(
-        DoubtResolved(
-            at=time.time(),
-            session_id=session_id,
-            tenant_id=entry.tenant_id,
-            call_id=call_id,
-            tool_name=entry.tool,
-            happened=happened,
-            who=who,
-            reason=reason,
-        )
-    )
-    return finish_result(result, ToolCall(id=call_id, name=entry.tool), perf_counter())

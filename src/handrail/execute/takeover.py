@@ -11,7 +11,7 @@ from handrail.core.events import CallStarted
 from handrail.core.log import log
 from handrail.core.time_budget import TimeBudget
 from handrail.core.values import ToolResult
-from handrail.execute.call_parts import CallParts
+from handrail.execute.executor_parts import CallParts
 from handrail.execute.ledger import Entry, awaits_plain_futures
 from handrail.execute.recall import CallRecall
 from handrail.execute.running import CallStopped, EffectCall

@@ -6,18 +6,18 @@ from typing import Any, Literal
 
 from msgspec import structs
 
-from handrail.authorize.identity import CallArguments
+from handrail.authorize.effect_keys import CallArguments
 from handrail.core import failure_results
 from handrail.core.context import ToolContext
-from handrail.core.handler_output import is_plain
+from handrail.core.handler_result_checks import is_plain
 from handrail.core.log import log
 from handrail.core.time_budget import TimeBudget
 from handrail.core.values import ToolCall, ToolResult
 from handrail.errors import must_propagate
+from handrail.execute.executor_tools import CompiledTool
 from handrail.execute.handlers import HandlerRunner, Outcome
 from handrail.execute.ledger import Entry, Ledger, VerifyAnswer, get_answer
 from handrail.execute.settlement import Settlement
-from handrail.execute.tool_pool import CompiledTool
 
 
 class Verification:

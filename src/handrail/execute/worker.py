@@ -15,7 +15,7 @@ from handrail.errors import ConfigError
 from handrail.execute.durable import DurableCalls
 from handrail.execute.executor import Executor
 from handrail.execute.scheduler import CallRef
-from handrail.execute.work import StoredCall, WorkItem, parse_work_id
+from handrail.execute.stored_calls import StoredCall, WorkItem, parse_work_id
 
 BuildContext = Callable[[WorkItem], ToolContext[Any] | Awaitable[ToolContext[Any]]]
 

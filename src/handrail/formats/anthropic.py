@@ -23,6 +23,7 @@ from handrail.formats.call_parsing import (
     to_json_text,
     to_plain,
 )
+from handrail.formats.definition_parts import add_properties, get_object_schema
 from handrail.formats.definitions import (
     Definitions,
     Diagnostic,
@@ -31,9 +32,9 @@ from handrail.formats.definitions import (
     build_definitions,
     check_tool_choice,
 )
-from handrail.formats.render import PDF, add_properties, get_object_schema, render_result, select_media
-from handrail.schema import strict
-from handrail.schema.raw import RawSchema
+from handrail.formats.result_rendering import PDF, render_result, select_media
+from handrail.schema import strict_schema
+from handrail.schema.json_schema_arguments import RawSchema
 from handrail.schema.subschemas import iter_subschemas
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def tools(pool: Iterable[Tool[..., Any]]) -> "Definitions[ToolParam]":
             true_still = [
                 note
                 for note in definitions.notes
-                if note.tool != tool or not note.text.startswith((_LOCAL_CHECK_NOTE, strict.CLOSED_NOTE))
+                if note.tool != tool or not note.text.startswith((_LOCAL_CHECK_NOTE, strict_schema.CLOSED_NOTE))
             ]
             definitions.notes = (*true_still, Diagnostic(tool=tool, text=text))
         else:
@@ -78,8 +79,8 @@ def _render_tool(tool: Tool[..., Any]) -> RenderedTool:
     notes += loose.notes
     if tool.strict:
         try:
-            lowered = strict.lower(schema, strict.ANTHROPIC)
-        except strict.NotRepresentable as reason:
+            lowered = strict_schema.lower(schema, strict_schema.ANTHROPIC)
+        except strict_schema.NotRepresentable as reason:
             notes += (f"is sent without strict mode: {reason}",)
         else:
             tight = names.fit_parameters(lowered.schema, names.ANTHROPIC_PARAMETER)

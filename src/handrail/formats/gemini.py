@@ -10,16 +10,10 @@ from handrail.core.tool import Tool
 from handrail.core.values import ToolCall, ToolResult
 from handrail.formats import names
 from handrail.formats.call_parsing import decode_calls, get_field, get_items, make_unparsable, parse_object, to_plain
+from handrail.formats.definition_parts import add_properties, get_object_schema, render_description
 from handrail.formats.definitions import Definitions, RenderedTool, ToolChoiceMode, build_definitions, check_tool_choice
 from handrail.formats.gemini_stream import CallAssembler, PartialCall, get_camel_field
-from handrail.formats.render import (
-    PDF,
-    add_properties,
-    get_object_schema,
-    render_description,
-    render_result,
-    select_media,
-)
+from handrail.formats.result_rendering import PDF, render_result, select_media
 from handrail.schema.subschemas import map_children
 
 if TYPE_CHECKING:

@@ -10,10 +10,10 @@ from handrail.core.values import ToolCall, ToolResult
 from handrail.errors import ConfigError
 from handrail.formats import names
 from handrail.formats.call_parsing import decode_calls, get_field, get_items, get_text
+from handrail.formats.definition_parts import get_object_schema, render_description
 from handrail.formats.definitions import Definitions, RenderedTool, ToolChoiceMode, build_definitions, check_tool_choice
+from handrail.formats.openai_parameters import to_non_strict
 from handrail.formats.openai_responses import call_from_item
-from handrail.formats.openai_schema import to_non_strict
-from handrail.formats.render import get_object_schema, render_description
 
 if TYPE_CHECKING:
     from openai.types.realtime import ConversationItemCreateEventParam, RealtimeFunctionToolParam

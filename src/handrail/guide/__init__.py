@@ -6,7 +6,7 @@ from handrail.core.lazy_exports import build_getattr
 
 if TYPE_CHECKING:
     from handrail.guide.agent import Agent
-    from handrail.guide.definition import GuideSettings
+    from handrail.guide.compiled_agent import GuideSettings
     from handrail.guide.journeys import Journey
     from handrail.guide.judges import CheckingJudge, EmbeddedJudge, ProviderJudge, ScriptedJudge
     from handrail.guide.parameters import ParameterOptions
@@ -80,7 +80,7 @@ _ON_FIRST_USE = {
     "EmbeddedJudge": "handrail.guide.judges",
     "EmbeddingPrefilter": "handrail.guide.prefilter",
     "FilledTemplate": "handrail.guide.templates",
-    "GuideSettings": "handrail.guide.definition",
+    "GuideSettings": "handrail.guide.compiled_agent",
     "GuidedSession": "handrail.guide.turn",
     "GuidedStrategy": "handrail.guide.turn",
     "GuidedTurnResult": "handrail.guide.turn",

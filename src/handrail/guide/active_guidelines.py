@@ -6,8 +6,8 @@ from msgspec import structs
 
 from handrail.chat.conversation import PendingCall
 from handrail.errors import shorten
-from handrail.guide.definition import Guide
-from handrail.guide.guidelines import CallOrder
+from handrail.guide.compiled_agent import Guide
+from handrail.guide.journeys import CallOrder
 from handrail.guide.values import Guideline, GuidelineMatch
 
 

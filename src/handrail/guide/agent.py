@@ -19,11 +19,11 @@ from handrail.core.text import encodable
 from handrail.core.tool import Tool
 from handrail.errors import ConfigError, shorten
 from handrail.execute.executor import Executor
+from handrail.execute.executor_store import Store
 from handrail.execute.ledger import Ledger
 from handrail.execute.loop import Budget
-from handrail.execute.store import Store
 from handrail.guide.agent_tools import AgentTools, suggest_name
-from handrail.guide.definition import (
+from handrail.guide.compiled_agent import (
     Guide,
     GuideSettings,
     Retriever,
@@ -33,12 +33,12 @@ from handrail.guide.definition import (
     check_variable,
     compile_guide,
 )
-from handrail.guide.guidelines import Relation, Relationships
 from handrail.guide.journeys import Journey, merge_journeys
+from handrail.guide.judge_requests import read_local_time
 from handrail.guide.judges import make_judge
-from handrail.guide.judging import read_local_time
 from handrail.guide.parameters import ParameterOptions, compile_tool
 from handrail.guide.prefilter import Prefilter, build_prefilter
+from handrail.guide.relationships import Relation, Relationships
 from handrail.guide.templates import RepliesMode, Template, check_fields, check_templates
 from handrail.guide.turn import GuidedSession, GuidedStrategy
 from handrail.guide.values import Criticality, Guideline, Judge, Term

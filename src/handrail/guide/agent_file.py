@@ -12,9 +12,9 @@ from msgspec import Struct
 from handrail.core.suggestions import suggest
 from handrail.core.yaml_reader import YamlPath, YamlReader, find_surprise, read_config_file
 from handrail.errors import ConfigError
-from handrail.guide.guidelines import Relation
 from handrail.guide.journeys import Journey
 from handrail.guide.parameters import ParameterOptions
+from handrail.guide.relationships import Relation
 from handrail.guide.templates import RepliesMode, Template
 from handrail.guide.values import Criticality, Guideline, Term
 

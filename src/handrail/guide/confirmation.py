@@ -10,7 +10,7 @@ from msgspec import Struct
 from handrail.authorize.approvals import Approvals, get_subject
 from handrail.chat.conversation import PendingCall
 from handrail.core.consent import Answer, read_answer
-from handrail.core.wording import split_words
+from handrail.core.value_mentions import split_words
 from handrail.guide.parameters import GuidedTool
 from handrail.guide.read_back import format_read_back
 from handrail.guide.values import ToolVerdict

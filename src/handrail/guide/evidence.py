@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from handrail.core.wording import contains_words, mentions_value
+from handrail.core.value_mentions import contains_words, mentions_value
 from handrail.guide.parameters import GuidedTool
 from handrail.guide.values import ToolVerdict
 

@@ -1,13 +1,88 @@
-"""Journeys: state machines over several turns, whose states are guidelines."""
+"""Journeys: state machines over several turns, whose states are guidelines; and which state a turn is in."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Set
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
+
+from msgspec import Struct
 
 from handrail.core.tool import Tool
 from handrail.errors import ConfigError
-from handrail.guide.guidelines import JourneyStates, Relationships
+from handrail.guide.relationships import Relationships, find_reachable
 from handrail.guide.values import Guideline
+
+CallOrder: TypeAlias = Mapping[tuple[str, str], int]
+"""The guidelines and tools of the calls that have a result, with the order of the last one."""
+
+
+class JourneyStates(Struct, frozen=True, kw_only=True):
+    """The states of all journeys of an agent, by the id of their guideline."""
+
+    tools: Mapping[str, tuple[str, ...]] = {}
+    sources: Mapping[str, tuple[str, ...]] = {}
+    """The states that lead to each state."""
+    following: Mapping[str, tuple[str, ...]] = {}
+    """The states that follow each state without a condition."""
+    roots: Mapping[str, str] = {}
+    """The journey of each state."""
+    starts: frozenset[str] = frozenset()
+    """The states that journeys start with: they wait for nothing, even if a loop leads back to them."""
+
+    def resolve(self, matched: Iterable[str], done: CallOrder) -> tuple[set[str], dict[str, str]]:
+        """Return the guidelines that apply, given the calls that have a result, and why others do not.
+
+        A state waits until the calls of the state before it have results. A state whose own calls have results is
+        passed, and the states that follow it without a condition apply instead. In a loop, the calls of the time before
+        do not count: those of the state before it came later.
+        """
+        applied, reasons = set(matched), dict[str, str]()
+        if not self.tools:
+            return applied, reasons
+        for guideline_id in list(applied):
+            if self._is_waiting(guideline_id, done):
+                applied.discard(guideline_id)
+                reasons[guideline_id] = "a tool before it has no result yet"
+        todo = [guideline_id for guideline_id in applied if guideline_id in self.tools]
+        passed: set[str] = set()
+        while todo:
+            state = todo.pop()
+            if state in passed or not self._is_passed(state, done):
+                continue
+            passed.add(state)
+            reasons[state] = "its result is already there"
+            todo += self.following[state]
+            applied |= set(self.following[state])
+        for state in self._find_earlier(passed) & applied:
+            applied.discard(state)
+            reasons[state] = "a later state was reached"
+        return applied - passed, reasons
+
+    def _find_earlier(self, states: Set[str]) -> set[str]:
+        """Find the states that lead to these, without those that also follow them."""
+        before = find_reachable(self.sources, [source for state in states for source in self.sources.get(state, ())])
+        return before - {target for state in states for target in self.following.get(state, ())}
+
+    def _is_waiting(self, state: str, done: CallOrder) -> bool:
+        sources = self.sources.get(state, ())
+        return (
+            bool(sources) and state not in self.starts and all(self._has_tools_left(source, done) for source in sources)
+        )
+
+    def _is_passed(self, state: str, done: CallOrder) -> bool:
+        return bool(self.tools.get(state) and self.following.get(state)) and not self._has_tools_left(state, done)
+
+    def _has_tools_left(self, state: str, done: CallOrder) -> bool:
+        return any(not self.is_done(state, tool, done) for tool in self.tools.get(state, ()))
+
+    def is_done(self, state: str, tool: str, done: CallOrder) -> bool:
+        """Whether the call of a state has a result that is not older than those of the states before it."""
+        before = [
+            done[source, other]
+            for source in self.sources.get(state, ())
+            for other in self.tools.get(source, ())
+            if (source, other) in done
+        ]
+        return (state, tool) in done and all(done[state, tool] >= order for order in before)
 
 
 class JourneyOwner(Protocol):

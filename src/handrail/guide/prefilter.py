@@ -8,7 +8,7 @@ from typing import Protocol
 from handrail.errors import ConfigError
 from handrail.guide.values import Guideline
 from handrail.models.embedding import Embedding
-from handrail.registry.ranking import Embedder, TextSimilarity, WordIndex
+from handrail.registry.text_similarity import Embedder, TextSimilarity, WordIndex
 
 
 class Prefilter(Protocol):

@@ -9,13 +9,13 @@ from handrail.chat.conversation import PendingCall
 from handrail.core.locale_texts import load_locale
 from handrail.core.log import log
 from handrail.core.text import compact_json, encodable, faithful_json
+from handrail.core.value_mentions import contains_words, mentions_value
 from handrail.core.values import ToolCall, ToolResult
-from handrail.core.wording import contains_words, mentions_value
 from handrail.errors import ProviderError, shorten
 from handrail.formats.call_parsing import parse_object
 from handrail.guide.claims import Effect, extract_value_words, find_false_claims, has_statements
-from handrail.guide.definition import Guide
-from handrail.guide.judging import JudgeClient, NoResponse
+from handrail.guide.compiled_agent import Guide
+from handrail.guide.judge_requests import JudgeClient, NoResponse
 from handrail.guide.parameters import GuidedTool
 from handrail.guide.read_back import add_read_back, format_value
 from handrail.guide.templates import fill_templates

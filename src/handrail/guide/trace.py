@@ -12,7 +12,7 @@ from handrail.core.secret_patterns import MAX_PIECE
 from handrail.core.text import compact_json
 from handrail.core.values import Decision, ToolCall, ToolResult
 from handrail.errors import shorten
-from handrail.guide.definition import Guide
+from handrail.guide.compiled_agent import Guide
 from handrail.guide.values import InvalidData, MissingData, ToolEvaluation, ToolInsights
 from handrail.guide.verdicts import CheckedPlan
 

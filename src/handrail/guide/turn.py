@@ -21,9 +21,9 @@ from handrail.core.values import ToolCall, ToolResult
 from handrail.errors import ApprovalError, ProviderError, RefusalError, shorten
 from handrail.formats.call_parsing import parse_object
 from handrail.guide.active_guidelines import ActiveGuidelines
+from handrail.guide.compiled_agent import MAX_TEXT, Guide
 from handrail.guide.confirmation import PendingDecision, decide_pending, find_approval_state, find_objection
-from handrail.guide.definition import MAX_TEXT, Guide
-from handrail.guide.judging import (
+from handrail.guide.judge_requests import (
     JudgeClient,
     Planner,
     PlanningResult,

@@ -11,13 +11,13 @@ from pydantic_core import from_json
 from handrail.core.context import ToolContext
 from handrail.core.log import log
 from handrail.core.text import canonical_json, encodable, faithful_json
+from handrail.core.value_mentions import contains_words
 from handrail.core.values import ToolCall
-from handrail.core.wording import contains_words
 from handrail.errors import InvalidArgumentsError, ToolError, shorten
 from handrail.formats.call_parsing import parse_object
-from handrail.guide.definition import RANK, Guide
+from handrail.guide.compiled_agent import RANK, Guide
 from handrail.guide.evidence import EvidenceSources, find_missing_evidence
-from handrail.guide.guidelines import CallOrder
+from handrail.guide.journeys import CallOrder
 from handrail.guide.parameters import GuidedTool, adapt_value, read_enum
 from handrail.guide.values import (
     GuidelineMatch,

@@ -16,7 +16,7 @@ from handrail.errors import ModelFileError
 from handrail.models.cache import get_cache_directory, hold_lock
 from handrail.models.catalogue import CATALOGUE, DownloadSource, FileAddress, Model, ModelFile, Wheel, find_model
 from handrail.models.http import CHUNK, DownloadError, download, remove_credentials
-from handrail.models.index import find_wheel, list_indexes
+from handrail.models.package_registry import find_wheel, list_indexes
 
 MIN_FREE_BYTES: Final = 64 * 1024 * 1024
 """Bytes that a download leaves free on the disk."""

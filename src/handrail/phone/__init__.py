@@ -5,16 +5,16 @@ from typing import TYPE_CHECKING
 from handrail.core.lazy_exports import build_getattr
 
 if TYPE_CHECKING:
+    from handrail.phone.call_setup import CallSetup, Reject
     from handrail.phone.events import PhoneCallEnded, ResultSpoken, SpeechTranscribed
     from handrail.phone.gateway import PhoneGateway, PhoneStore
-    from handrail.phone.incoming import IncomingCall
-    from handrail.phone.options import MachineOptions
+    from handrail.phone.incoming_call import IncomingCall
+    from handrail.phone.machine_options import MachineOptions
     from handrail.phone.recording import Replay, replay
     from handrail.phone.session import CallSession
-    from handrail.phone.setup import CallSetup, Reject
     from handrail.phone.transcript import SpokenLine, read_transcript
     from handrail.phone.transport import Acceptance, ConnectionLost, RealtimeTransport, Sideband, Transport
-    from handrail.phone.webhook import WebhookClaims, WebhookResponse
+    from handrail.phone.webhooks import WebhookClaims, WebhookResponse
 
 __all__ = [
     "Acceptance",
@@ -44,23 +44,23 @@ __all__ = [
 _ON_FIRST_USE = {
     "Acceptance": "handrail.phone.transport",
     "CallSession": "handrail.phone.session",
-    "CallSetup": "handrail.phone.setup",
+    "CallSetup": "handrail.phone.call_setup",
     "ConnectionLost": "handrail.phone.transport",
-    "IncomingCall": "handrail.phone.incoming",
-    "MachineOptions": "handrail.phone.options",
+    "IncomingCall": "handrail.phone.incoming_call",
+    "MachineOptions": "handrail.phone.machine_options",
     "PhoneCallEnded": "handrail.phone.events",
     "PhoneGateway": "handrail.phone.gateway",
     "PhoneStore": "handrail.phone.gateway",
     "RealtimeTransport": "handrail.phone.transport",
-    "Reject": "handrail.phone.setup",
+    "Reject": "handrail.phone.call_setup",
     "Replay": "handrail.phone.recording",
     "ResultSpoken": "handrail.phone.events",
     "Sideband": "handrail.phone.transport",
     "SpeechTranscribed": "handrail.phone.events",
     "SpokenLine": "handrail.phone.transcript",
     "Transport": "handrail.phone.transport",
-    "WebhookClaims": "handrail.phone.webhook",
-    "WebhookResponse": "handrail.phone.webhook",
+    "WebhookClaims": "handrail.phone.webhooks",
+    "WebhookResponse": "handrail.phone.webhooks",
     "read_transcript": "handrail.phone.transcript",
     "replay": "handrail.phone.recording",
 }

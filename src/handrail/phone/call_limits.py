@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from handrail.phone import signals as s
-from handrail.phone.options import MachineOptions
+from handrail.phone.machine_options import MachineOptions
 from handrail.phone.signals import Command, Purpose
 from handrail.tenants.texts import Texts
 

@@ -14,9 +14,9 @@ from handrail.core.consent import read_answer
 from handrail.core.locale_texts import LANGUAGES, load_locale
 from handrail.core.log import log
 from handrail.core.text import compact_json
-from handrail.core.wording import mentions_value, split_words
-from handrail.tenants.builder import ToolBuildResult
+from handrail.core.value_mentions import mentions_value, split_words
 from handrail.tenants.texts import Texts
+from handrail.tenants.tool_builder import ToolBuildResult
 
 ConfirmationState = Literal["yes", "no", "unknown"]
 

@@ -16,21 +16,20 @@ from handrail.core.events import Listener, LogEvent
 from handrail.core.log import log
 from handrail.core.redact import Redactor
 from handrail.errors import ConfigError
-from handrail.execute.store import Store
-from handrail.phone.admission import UNAVAILABLE, CallRefusal, admit_call
+from handrail.execute.executor_store import Store
+from handrail.phone.call_rejection import UNAVAILABLE, CallRefusal, admit_call
+from handrail.phone.call_setup import CallSetup, Prepare, Reject, apply_hours, describe_session, prepare_call
 from handrail.phone.events import Listeners
-from handrail.phone.incoming import IncomingCall, read_header_numbers
-from handrail.phone.options import MachineOptions
+from handrail.phone.incoming_call import IncomingCall, read_header_numbers
+from handrail.phone.machine_options import MachineOptions
 from handrail.phone.recording import CallRecorder
 from handrail.phone.session import CallSession
-from handrail.phone.setup import CallSetup, Prepare, Reject, apply_hours, describe_session, prepare_call
 from handrail.phone.tenant_executors import TenantExecutors
 from handrail.phone.transport import RealtimeTransport, Transport
-from handrail.phone.webhook import Headers, Webhook, WebhookClaims, WebhookResponse
-from handrail.phone.webhook_intake import WebhookIntake
-from handrail.tenants.builder import ToolBuilder, ToolBuildResult
+from handrail.phone.webhooks import Headers, Webhook, WebhookClaims, WebhookIntake, WebhookResponse
 from handrail.tenants.config import TenantConfig
 from handrail.tenants.directory import Tenants
+from handrail.tenants.tool_builder import ToolBuilder, ToolBuildResult
 from handrail.tenants.trust import TenantTrust
 
 if TYPE_CHECKING:

@@ -18,20 +18,20 @@ from handrail.errors import ToolError
 from handrail.execute.executor import Executor
 from handrail.phone import signals as s
 from handrail.phone.events import CallLog, PhoneCallEnded, SpeechTranscribed
-from handrail.phone.incoming import IncomingCall
-from handrail.phone.live_control import LiveControl
-from handrail.phone.machine import CallMachine
-from handrail.phone.options import MachineOptions
+from handrail.phone.incoming_call import IncomingCall
+from handrail.phone.machine_options import MachineOptions
 from handrail.phone.realtime import RealtimeAdapter, parse_event
 from handrail.phone.recording import CallRecorder
+from handrail.phone.state_machine import CallMachine
+from handrail.phone.tool_requests import ToolRequests
 from handrail.phone.tool_runner import ToolRunner
 from handrail.phone.transcript import SpokenLine, Transcript
 from handrail.phone.transport import ConnectionLost, Sideband, Transport
-from handrail.tenants.builder import ToolBuildResult
 from handrail.tenants.call_control import TransferOutcome
 from handrail.tenants.config import TenantConfig, replace_label
 from handrail.tenants.features.request_transfer import resolve_destination
-from handrail.tenants.targets import normalise_target
+from handrail.tenants.phone_addresses import normalise_target
+from handrail.tenants.tool_builder import ToolBuildResult
 
 _SEND_TIMEOUT = 10.0
 _SENT_TIMEOUT = 2.0
@@ -88,7 +88,7 @@ class CallSession:
         self._events = CallLog(
             session_id=call.session_id, sip_call_id=call.sip_call_id, tenant_id=self.tenant.tenant_id, emit=emit
         )
-        self._control = LiveControl(self.feed)
+        self._control = ToolRequests(self.feed)
         self._transcript = Transcript(redact=(redactor or Redactor()).value, on_line=self._report_line)
         self._runner = ToolRunner(
             executor=executor,

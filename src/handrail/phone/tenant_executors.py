@@ -19,9 +19,9 @@ from handrail.execute.ledger import Ledger
 from handrail.execute.limits import Limits, Timeouts
 from handrail.phone.events import Severity
 from handrail.sources.connection import Sources
-from handrail.tenants.builder import ToolBuilder, ToolBuildResult
 from handrail.tenants.config import TenantConfig
-from handrail.tenants.sources import open_sources
+from handrail.tenants.tool_builder import ToolBuilder, ToolBuildResult
+from handrail.tenants.tool_sources import open_sources
 from handrail.tenants.trust import TenantTrust
 
 Key = tuple[str, str]

@@ -14,8 +14,8 @@ from handrail.execute.executor import Executor
 from handrail.phone import signals as s
 from handrail.phone.confirmation import Confirmations, ReadBack, describe_call
 from handrail.phone.events import CallLog, ResultSpoken
-from handrail.tenants.builder import ToolBuildResult
 from handrail.tenants.texts import Texts
+from handrail.tenants.tool_builder import ToolBuildResult
 
 _TRANSCRIPT_TIMEOUT = 3.0
 """Seconds to wait for the transcript of an answer before it counts as not understood."""

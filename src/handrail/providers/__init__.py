@@ -22,7 +22,7 @@ if TYPE_CHECKING:
         ToolChoice,
         Usage,
     )
-    from handrail.providers.structured import generate_structured
+    from handrail.providers.structured_output import generate_structured
 
 __all__ = [
     "AnthropicMessages",
@@ -68,7 +68,7 @@ _ON_FIRST_USE = {
     "ToolMessage": "handrail.providers.messages",
     "Usage": "handrail.providers.provider",
     "UserMessage": "handrail.providers.messages",
-    "generate_structured": "handrail.providers.structured",
+    "generate_structured": "handrail.providers.structured_output",
 }
 
 __getattr__ = build_getattr(__name__, _ON_FIRST_USE)

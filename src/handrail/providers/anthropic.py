@@ -12,20 +12,8 @@ from handrail.formats import anthropic as wire
 from handrail.formats import names
 from handrail.formats.call_parsing import get_field
 from handrail.formats.definitions import Definitions
-from handrail.providers.adapter import (
-    DefinitionsCache,
-    ParsedResponse,
-    ProviderRequest,
-    SdkProvider,
-    open_events,
-    read_token_count,
-)
-from handrail.providers.clients import NO_KEY, Endpoint, ProviderInfo
-from handrail.providers.connection import ProviderConnection, Sdk, connect
-from handrail.providers.provider import FinishReason, ModelRequest, Prices, ToolChoice, Usage
-from handrail.providers.provider_errors import read_stainless_error
-from handrail.providers.response_schema import ResponseSchema, build_response_schema
-from handrail.providers.transcript import (
+from handrail.providers.endpoints import NO_KEY, Endpoint, ProviderInfo
+from handrail.providers.message_conversion import (
     CONTINUE,
     CONVERSATION_START,
     EMPTY_TEXT,
@@ -40,7 +28,19 @@ from handrail.providers.transcript import (
     build_steps,
     read_arguments,
 )
-from handrail.schema import strict
+from handrail.providers.provider import FinishReason, ModelRequest, Prices, ToolChoice, Usage
+from handrail.providers.provider_errors import read_stainless_error
+from handrail.providers.response_schema import ResponseSchema, build_response_schema
+from handrail.providers.sdk_connection import ProviderConnection, Sdk, connect
+from handrail.providers.sdk_provider import (
+    DefinitionsCache,
+    ParsedResponse,
+    ProviderRequest,
+    SdkProvider,
+    open_events,
+    read_token_count,
+)
+from handrail.schema import strict_schema
 
 _ANTHROPIC: Final = ProviderInfo(
     title="Anthropic",
@@ -129,7 +129,7 @@ class _MessagesAdapter:
             body |= {"tool_choice": choice} if definitions else {}
         response_schema: ResponseSchema | None = None
         if request.schema is not None:
-            response_schema = build_response_schema(request.schema, dialect=strict.ANTHROPIC)
+            response_schema = build_response_schema(request.schema, dialect=strict_schema.ANTHROPIC)
             if response_schema.strict and _has_strict_budget(response_schema, definitions):
                 form = {"type": "json_schema", "schema": response_schema.schema}
                 body["output_config"] = {**body.get("output_config", {}), "format": form}

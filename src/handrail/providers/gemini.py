@@ -16,19 +16,8 @@ from handrail.formats import gemini as wire
 from handrail.formats import names
 from handrail.formats.call_parsing import get_field
 from handrail.formats.gemini_stream import get_camel_field
-from handrail.providers.adapter import (
-    DefinitionsCache,
-    ParsedResponse,
-    ProviderRequest,
-    SdkProvider,
-    read_token_count,
-)
-from handrail.providers.clients import NO_KEY, Endpoint, ProviderInfo
-from handrail.providers.connection import ProviderConnection, Sdk, connect
-from handrail.providers.provider import FinishReason, ModelRequest, Prices, ToolChoice, Usage
-from handrail.providers.provider_errors import read_google_error
-from handrail.providers.response_schema import build_response_schema
-from handrail.providers.transcript import (
+from handrail.providers.endpoints import NO_KEY, Endpoint, ProviderInfo
+from handrail.providers.message_conversion import (
     CONTINUE,
     CONVERSATION_START,
     EMPTY_TEXT,
@@ -42,6 +31,17 @@ from handrail.providers.transcript import (
     UserStep,
     build_steps,
     read_arguments,
+)
+from handrail.providers.provider import FinishReason, ModelRequest, Prices, ToolChoice, Usage
+from handrail.providers.provider_errors import read_google_error
+from handrail.providers.response_schema import build_response_schema
+from handrail.providers.sdk_connection import ProviderConnection, Sdk, connect
+from handrail.providers.sdk_provider import (
+    DefinitionsCache,
+    ParsedResponse,
+    ProviderRequest,
+    SdkProvider,
+    read_token_count,
 )
 
 _GEMINI: Final = ProviderInfo(

@@ -12,18 +12,7 @@ from handrail.formats import names
 from handrail.formats import openai_chat as wire
 from handrail.formats.call_parsing import get_field
 from handrail.providers import openai_sdk
-from handrail.providers.adapter import (
-    DefinitionsCache,
-    ParsedResponse,
-    ProviderRequest,
-    SdkProvider,
-    open_events,
-    read_token_count,
-)
-from handrail.providers.connection import ProviderConnection, connect
-from handrail.providers.provider import FinishReason, ModelRequest, Prices, ToolChoice, Usage
-from handrail.providers.response_schema import build_response_schema
-from handrail.providers.transcript import (
+from handrail.providers.message_conversion import (
     AssistantStep,
     NativeCalls,
     NativeItems,
@@ -36,7 +25,18 @@ from handrail.providers.transcript import (
     has_object_arguments,
     render_arguments,
 )
-from handrail.schema import strict
+from handrail.providers.provider import FinishReason, ModelRequest, Prices, ToolChoice, Usage
+from handrail.providers.response_schema import build_response_schema
+from handrail.providers.sdk_connection import ProviderConnection, connect
+from handrail.providers.sdk_provider import (
+    DefinitionsCache,
+    ParsedResponse,
+    ProviderRequest,
+    SdkProvider,
+    open_events,
+    read_token_count,
+)
+from handrail.schema import strict_schema
 
 _FINISH_REASONS: Final[Mapping[str | None, FinishReason]] = {
     "stop": "stop",
@@ -98,7 +98,7 @@ class _ChatAdapter:
         narrow = not self.connection.endpoint.is_official
         definitions = self._definitions.get_allowed(request) if narrow else self._definitions.get(request.tools)
         response_schema = (
-            None if request.schema is None else build_response_schema(request.schema, dialect=strict.OPENAI)
+            None if request.schema is None else build_response_schema(request.schema, dialect=strict_schema.OPENAI)
         )
         steps = build_steps(request.messages, rules=_RULES, definitions=definitions)
         system = [{"role": "system", "content": encodable(request.instructions)}] if request.instructions else []

@@ -10,19 +10,7 @@ from handrail.formats import names
 from handrail.formats import openai_responses as wire
 from handrail.formats.call_parsing import get_field
 from handrail.providers import openai_sdk
-from handrail.providers.adapter import (
-    DefinitionsCache,
-    ParsedResponse,
-    ProviderRequest,
-    SdkProvider,
-    open_events,
-    read_token_count,
-)
-from handrail.providers.connection import ProviderConnection, connect
-from handrail.providers.provider import FinishReason, ModelRequest, Prices, ToolChoice, Usage
-from handrail.providers.provider_errors import ErrorDetails, build_error
-from handrail.providers.response_schema import build_response_schema
-from handrail.providers.transcript import (
+from handrail.providers.message_conversion import (
     AssistantStep,
     NativeCalls,
     NativeItems,
@@ -34,7 +22,19 @@ from handrail.providers.transcript import (
     build_steps,
     render_arguments,
 )
-from handrail.schema import strict
+from handrail.providers.provider import FinishReason, ModelRequest, Prices, ToolChoice, Usage
+from handrail.providers.provider_errors import ErrorDetails, build_error
+from handrail.providers.response_schema import build_response_schema
+from handrail.providers.sdk_connection import ProviderConnection, connect
+from handrail.providers.sdk_provider import (
+    DefinitionsCache,
+    ParsedResponse,
+    ProviderRequest,
+    SdkProvider,
+    open_events,
+    read_token_count,
+)
+from handrail.schema import strict_schema
 
 _TEXT_EVENTS: Final = ("response.output_text.delta", "response.refusal.delta")
 _FINISH_REASONS: Final[Mapping[Any, FinishReason]] = {"max_output_tokens": "length", "content_filter": "refusal"}
@@ -99,7 +99,7 @@ class _ResponsesAdapter:
         """The keyword arguments of the SDK's method for a request."""
         definitions = self._definitions.get(request.tools)
         response_schema = (
-            None if request.schema is None else build_response_schema(request.schema, dialect=strict.OPENAI)
+            None if request.schema is None else build_response_schema(request.schema, dialect=strict_schema.OPENAI)
         )
         steps = build_steps(request.messages, rules=_RULES, definitions=definitions)
         body: dict[str, Any] = {

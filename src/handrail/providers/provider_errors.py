@@ -23,7 +23,7 @@ from handrail.errors import (
     UnknownModelError,
     shorten,
 )
-from handrail.providers.clients import NO_KEY, Endpoint
+from handrail.providers.endpoints import NO_KEY, Endpoint
 
 _CONTEXT_TOO_LONG: Final = re.compile(
     r"context_length_exceeded|exceed_context_size|maximum context length|prompt is too long|input is too long"

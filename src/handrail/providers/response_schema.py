@@ -9,8 +9,8 @@ from msgspec import Struct
 
 from handrail.core.text import compact_json
 from handrail.errors import ConfigError, UnsupportedToolError
-from handrail.formats.render import check_schema
-from handrail.schema import strict
+from handrail.formats.definition_parts import check_schema
+from handrail.schema import strict_schema
 from handrail.schema.schema_nodes import get_branches, resolve
 from handrail.schema.strict_decoding import build_decoder
 from handrail.schema.subschemas import map_children
@@ -64,13 +64,13 @@ def _rebase_root_references(node: Any) -> Any:
     return {**copy, "$ref": f"#/$defs/{_DEFINITION}"} if copy.get("$ref") == "#" else copy
 
 
-def build_response_schema(schema: Mapping[str, Any], *, dialect: strict.Dialect | None) -> ResponseSchema:
+def build_response_schema(schema: Mapping[str, Any], *, dialect: strict_schema.Dialect | None) -> ResponseSchema:
     """The schema lowered to a provider's strict mode if that can represent it, else unchanged."""
     wrapped, is_wrapped = wrap_in_object(check_response_schema(schema))
-    lowered: strict.Lowered | None = None
+    lowered: strict_schema.Lowered | None = None
     if dialect is not None:
-        with suppress(strict.NotRepresentable):
-            lowered = strict.lower(wrapped, dialect)
+        with suppress(strict_schema.NotRepresentable):
+            lowered = strict_schema.lower(wrapped, dialect)
     restore = None if lowered is None else lowered.decode
     unwrap = build_decoder(_unwrap) if is_wrapped else None
     steps = [item for item in (restore, unwrap) if item is not None]

@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING
 from handrail.core.lazy_exports import build_getattr
 
 if TYPE_CHECKING:
-    from handrail.registry.combinators import Toolset
     from handrail.registry.pool import assemble_tool_pool
     from handrail.registry.registry import ToolRegistry
     from handrail.registry.search import SearchResult, ToolSearch, offered_tools
+    from handrail.registry.toolset import Toolset
 
 __all__ = ["SearchResult", "ToolRegistry", "ToolSearch", "Toolset", "assemble_tool_pool", "offered_tools"]
 
@@ -17,7 +17,7 @@ _ON_FIRST_USE = {
     "SearchResult": "handrail.registry.search",
     "ToolRegistry": "handrail.registry.registry",
     "ToolSearch": "handrail.registry.search",
-    "Toolset": "handrail.registry.combinators",
+    "Toolset": "handrail.registry.toolset",
     "assemble_tool_pool": "handrail.registry.pool",
     "offered_tools": "handrail.registry.search",
 }

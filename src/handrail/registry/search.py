@@ -15,7 +15,7 @@ from handrail.core.values import ToolResult
 from handrail.define.build import build_tool
 from handrail.errors import ConfigError
 from handrail.models.embedding import Embedding
-from handrail.registry.ranking import Embedder, TextSimilarity, WordIndex
+from handrail.registry.text_similarity import Embedder, TextSimilarity, WordIndex
 from handrail.registry.tool_source import ToolSource
 
 SEARCH_TOOLS: Final = "search_tools"

@@ -15,10 +15,11 @@ from typing_extensions import TypedDict
 
 from handrail.core.text import canonical_json, normalize_canonical
 from handrail.core.tool import ArgumentParsers
+from handrail.core.unwritable_arguments import find_hidden_field
 from handrail.errors import ToolArgsParseError
 from handrail.schema import validation_errors
-from handrail.schema.generation import find_hidden_field, generate_input_schema
 from handrail.schema.number_text import NumberText, write_json
+from handrail.schema.pydantic_schema import generate_input_schema
 
 # Pydantic loads its parts on first use. Naming them as attributes (`pydantic.TypeAdapter`) instead of importing them
 # keeps `from handrail import tool` about as cheap as `import pydantic`.

@@ -15,7 +15,7 @@ from typing_extensions import Doc, TypeAliasType
 from handrail.core.context import ToolContext
 from handrail.core.text import encodable
 from handrail.schema.arguments import Arguments, build_from_annotations
-from handrail.schema.generation import SCHEMA_ERRORS, build_definition_error, build_output_schema
+from handrail.schema.pydantic_schema import SCHEMA_ERRORS, build_definition_error, build_output_schema
 
 _UNUSABLE_KINDS = {
     inspect.Parameter.VAR_POSITIONAL: "*{} takes any number of values; name the parameters instead",

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from handrail.core.lazy_exports import build_getattr
 
 if TYPE_CHECKING:
-    from handrail.serve.api.gate import ApiLimits
+    from handrail.serve.api.request_limits import ApiLimits
     from handrail.serve.api.turns import ChatAgent
     from handrail.serve.app import build_app
 
@@ -14,7 +14,7 @@ __all__ = ["ApiLimits", "ChatAgent", "build_app"]
 __getattr__ = build_getattr(
     __name__,
     {
-        "ApiLimits": "handrail.serve.api.gate",
+        "ApiLimits": "handrail.serve.api.request_limits",
         "ChatAgent": "handrail.serve.api.turns",
         "build_app": "handrail.serve.app",
     },

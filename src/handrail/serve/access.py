@@ -10,7 +10,7 @@ from typing import Final
 from msgspec import Struct
 
 from handrail.store import SqlStore
-from handrail.store.keys import ApiKey
+from handrail.store.api_keys import ApiKey
 
 COOKIE: Final = "handrail_session"
 SESSION_SECONDS: Final = 12 * 3600

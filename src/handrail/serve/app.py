@@ -18,23 +18,23 @@ from handrail.errors import ConfigError, StoreError
 from handrail.execute.executor import Executor
 from handrail.execute.worker import Worker
 from handrail.serve.access import Access
-from handrail.serve.api.app import build_api
-from handrail.serve.api.gate import ApiLimits
-from handrail.serve.api.service import Service
+from handrail.serve.api.fastapi_app import build_api
+from handrail.serve.api.key_scope import Service
+from handrail.serve.api.request_limits import ApiLimits
 from handrail.serve.api.turns import Conversations, ServedAgent
+from handrail.serve.audit_feed import AuditFeed
 from handrail.serve.chat_pages import ChatPages
 from handrail.serve.console import Console
-from handrail.serve.live import AuditFeed
-from handrail.serve.mcp_gate import AsgiScope, AsgiSend, GatewayCalls, McpGate
-from handrail.serve.retention import Retention
+from handrail.serve.mcp_calls import AsgiScope, AsgiSend, GatewayCalls, McpGate
 from handrail.serve.tenant_pools import TenantPools
+from handrail.serve.tenant_retention import Retention
 from handrail.serve.tool_pages import ToolPages
 from handrail.sources.mcp.endpoint import McpRequest
-from handrail.sources.mcp.server import import_with_sdk
+from handrail.sources.mcp.server_options import import_with_sdk
 from handrail.sources.pins import PinDifference
 from handrail.store import SqlStore
-from handrail.tenants.builder import ToolBuilder
 from handrail.tenants.directory import Tenants
+from handrail.tenants.tool_builder import ToolBuilder
 from handrail.tenants.trust import TenantTrust
 
 if TYPE_CHECKING:
@@ -170,7 +170,7 @@ def build_mcp_endpoint(executor: Executor, calls: GatewayCalls, *, decide_where:
     async def find_executor(request: McpRequest) -> Executor:
         return await calls.find_executor(request, executor)
 
-    return import_with_sdk("handrail.sources.mcp.serve").McpEndpoint(
+    return import_with_sdk("handrail.sources.mcp.served_executor").McpEndpoint(
         executor,
         context=calls.make_context,
         name="handrail-gateway",

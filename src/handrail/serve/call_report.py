@@ -14,7 +14,7 @@ from handrail.core.values import Approval, ToolCall
 from handrail.errors import StoreError
 from handrail.execute.executor import Executor
 from handrail.execute.ledger import Entry
-from handrail.execute.work import WorkItem
+from handrail.execute.stored_calls import WorkItem
 from handrail.store import SqlStore
 from handrail.store.audit_rows import AuditRow
 

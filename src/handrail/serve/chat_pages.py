@@ -21,8 +21,8 @@ from handrail.errors import ApprovalError, HandrailError
 from handrail.providers.messages import AssistantMessage, ToolMessage, UserMessage
 from handrail.providers.provider import TextDelta
 from handrail.serve.access import BrowserSession
-from handrail.serve.api.problems import ApiError, to_api_error
-from handrail.serve.api.service import Service, scope_tenant_session
+from handrail.serve.api.error_responses import ApiError, to_api_error
+from handrail.serve.api.key_scope import Service, scope_tenant_session
 from handrail.serve.api.turns import Conversations, RunningTurn, can_resume
 from handrail.serve.console import Console
 from handrail.store.audit_rows import AuditRow

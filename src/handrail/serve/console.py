@@ -21,8 +21,8 @@ from handrail.errors import ApprovalError, ConfigError, ToolError
 from handrail.execute.executor import Executor
 from handrail.serve.access import COOKIE, SESSION_SECONDS, Access, BrowserSession
 from handrail.serve.audit_cursor import read_cursor, write_cursor
+from handrail.serve.audit_feed import AuditFeed
 from handrail.serve.call_report import explain_past_call
-from handrail.serve.live import AuditFeed
 from handrail.serve.rendering import Renderer
 from handrail.store import SqlStore
 from handrail.store.audit_rows import AuditRow

@@ -18,8 +18,8 @@ from handrail.execute.executor import Executor
 from handrail.execute.limits import Timeouts
 from handrail.monitor.metrics import Metrics
 from handrail.serve.app import build_app
-from handrail.serve.config import GatewayConfig, load_gateway_config
-from handrail.serve.notify import Notifier
+from handrail.serve.gateway_config import GatewayConfig, load_gateway_config
+from handrail.serve.notifications import Notifier
 from handrail.sources.connection import Sources, connect
 from handrail.sources.pins import PinDifference
 from handrail.store import SqlStore, open_store

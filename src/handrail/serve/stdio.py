@@ -9,10 +9,10 @@ from pydantic import ValidationError
 
 from handrail.errors import ConfigError
 from handrail.serve.app import build_mcp_endpoint
-from handrail.serve.config import GatewayConfig, McpSource
 from handrail.serve.gateway import open_configured_gateway
-from handrail.serve.mcp_gate import GatewayCalls
-from handrail.sources.mcp.server import import_with_sdk
+from handrail.serve.gateway_config import GatewayConfig, McpSource
+from handrail.serve.mcp_calls import GatewayCalls
+from handrail.sources.mcp.server_options import import_with_sdk
 
 
 async def serve_over_stdio(
@@ -38,5 +38,5 @@ async def serve_over_stdio(
         calls = GatewayCalls(gateway.store, approval_wait=approval_wait, person=getpass.getuser())
         where = f"with `handrail approvals approve {{token}} --who NAME --store {store}`"
         endpoint = build_mcp_endpoint(gateway.executor, calls, decide_where=where)
-        serve = import_with_sdk("handrail.sources.mcp.serve").serve
+        serve = import_with_sdk("handrail.sources.mcp.served_executor").serve
         await serve(endpoint, transport="stdio", host="", port=0, path="")

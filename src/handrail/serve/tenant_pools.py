@@ -14,10 +14,10 @@ from handrail.errors import ConfigError, HandrailError, StoreError
 from handrail.execute.executor import Executor
 from handrail.registry.registry import ToolRegistry
 from handrail.sources.connection import Sources
-from handrail.tenants.builder import CALL_TOOL_NAMES, ToolBuilder
 from handrail.tenants.config import TenantConfig
 from handrail.tenants.directory import Tenants
-from handrail.tenants.sources import open_sources
+from handrail.tenants.tool_builder import CALL_TOOL_NAMES, ToolBuilder
+from handrail.tenants.tool_sources import open_sources
 from handrail.tenants.trust import TenantTrust
 
 _CACHED_SECONDS: Final = 1.0

@@ -14,7 +14,7 @@ from handrail.core.tool import Tool
 from handrail.errors import ConfigError
 from handrail.execute.executor import Executor
 from handrail.serve.access import BrowserSession
-from handrail.serve.api.service import Service, clean
+from handrail.serve.api.key_scope import Service, clean
 from handrail.serve.api.tools import RENDERERS
 from handrail.serve.console import Console
 from handrail.serve.policy_replay import replay_policy

@@ -7,7 +7,7 @@ from handrail.core.lazy_exports import build_getattr
 if TYPE_CHECKING:
     from handrail.sources.connection import Sources, connect
     from handrail.sources.mcp.endpoint import McpRequest, mcp_app, serve_mcp
-    from handrail.sources.mcp.server import Elicitation, McpServer, ask_for_approval
+    from handrail.sources.mcp.server_options import Elicitation, McpServer, ask_for_approval
     from handrail.sources.openapi import OpenApi, Pagination
     from handrail.sources.pins import PinDifference
     from handrail.sources.plugins import Plugins, load_plugins
@@ -35,9 +35,9 @@ __all__ = [
 
 # Loaded on first use, so that importing one module of this package does not import the others.
 _ON_FIRST_USE = {
-    "Elicitation": "handrail.sources.mcp.server",
+    "Elicitation": "handrail.sources.mcp.server_options",
     "McpRequest": "handrail.sources.mcp.endpoint",
-    "McpServer": "handrail.sources.mcp.server",
+    "McpServer": "handrail.sources.mcp.server_options",
     "OpenApi": "handrail.sources.openapi",
     "OpenSource": "handrail.sources.source",
     "Pagination": "handrail.sources.openapi",
@@ -47,7 +47,7 @@ _ON_FIRST_USE = {
     "Source": "handrail.sources.source",
     "SourceStatus": "handrail.sources.source",
     "Sources": "handrail.sources.connection",
-    "ask_for_approval": "handrail.sources.mcp.server",
+    "ask_for_approval": "handrail.sources.mcp.server_options",
     "connect": "handrail.sources.connection",
     "load_plugins": "handrail.sources.plugins",
     "mcp_app": "handrail.sources.mcp.endpoint",

@@ -1,7 +1,7 @@
 """Ledger, approvals, sessions, tenants and audit in a SQL database: SQLite or Postgres."""
 
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from handrail.core.lazy_exports import build_getattr
 from handrail.core.redact import Redactor
@@ -11,16 +11,19 @@ if TYPE_CHECKING:
     from handrail.execute.delivery import Delivery
     from handrail.store.encryption import EncryptionKey
     from handrail.store.store import SqlStore
-    from handrail.store.work import SqlDelivery, SqlWork
+    from handrail.store.stored_calls import SqlDelivery, SqlWork
 
 __all__ = ["SqlDelivery", "SqlStore", "SqlWork", "open_store"]
+
+DEFAULT_STORE: Final = "sqlite:///handrail.db"
+"""The database of a gateway and of the commands, where nothing names another."""
 
 __getattr__ = build_getattr(
     __name__,
     {
-        "SqlDelivery": "handrail.store.work",
+        "SqlDelivery": "handrail.store.stored_calls",
         "SqlStore": "handrail.store.store",
-        "SqlWork": "handrail.store.work",
+        "SqlWork": "handrail.store.stored_calls",
     },
 )
 

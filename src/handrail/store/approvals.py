@@ -26,13 +26,13 @@ from handrail.core.redact import Redactor, is_longer
 from handrail.core.secret_patterns import MAX_PIECE
 from handrail.core.values import Approval
 from handrail.errors import StoreError
-from handrail.execute.work import WorkItem, can_wake
+from handrail.execute.stored_calls import WorkItem, can_wake
 from handrail.store.approval_statements import TIMES, ApprovalStatements, bind_subject
 from handrail.store.database import Database, to_storable
 from handrail.store.encryption import Cipher
+from handrail.store.stored_calls import SqlWork
 from handrail.store.tables import approvals as table
 from handrail.store.transactions import Transaction
-from handrail.store.work import SqlWork
 
 UNREADABLE = "[unreadable]"
 """The only argument of an approval in a list whose arguments are encrypted with a key that is not here."""

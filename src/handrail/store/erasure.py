@@ -10,6 +10,7 @@ from typing import Any, Final, cast
 
 from msgspec import Struct
 from sqlalchemy import (
+    Boolean,
     ColumnElement,
     String,
     Table,
@@ -99,7 +100,7 @@ async def erase_customer(
         theirs = select(sessions.c.session_id).where(is_theirs(sessions))
         erased = {
             "open_calls": transaction.fetch(select(func.count()).where(is_theirs(ledger), is_open))[0][0],
-            "calls": transaction.execute(update(ledger).where(is_theirs(ledger), ~is_open).values(**ERASED_ENTRY)),
+            "calls": transaction.execute(update(ledger).where(is_theirs(ledger), ~is_open).values(**_ERASED_ENTRY)),
             "approvals": transaction.execute(_erase_approvals(is_theirs(approvals), now, by)),
         }
         transaction.execute(delete(messages).where(messages.c.session_id.in_(theirs)))
@@ -119,7 +120,7 @@ async def erase_customer(
     return Erasure(**erased, audit_rows=rows, recordings=removed)
 
 
-ERASED_ENTRY: Final[Mapping[str, Any]] = {
+_ERASED_ENTRY: Final[Mapping[str, Any]] = {
     "arguments": literal_column("'{}'"),
     "changed_arguments": null(),
     "recorded": null(),
@@ -127,6 +128,21 @@ ERASED_ENTRY: Final[Mapping[str, Any]] = {
     "decision": null(),
 }
 """What an entry loses; its digests, times and state stay, and so its call is still recognised."""
+
+
+def withhold_erased(outcome: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The outcome of a call as it is written to its entry; `is_settled` says whether it is final.
+
+    A call whose customer was erased while it ran or was in doubt keeps its values until then, and loses them now.
+    """
+    is_erased = ledger.c.erased_at.is_not(None) & bindparam("is_settled", type_=Boolean)
+    return {
+        **outcome,
+        **{
+            name: case((is_erased, value), else_=outcome.get(name, ledger.c[name]))
+            for name, value in _ERASED_ENTRY.items()
+        },
+    }
 
 
 def _erase_approvals(condition: ColumnElement[bool], now: float, by: str) -> Any:

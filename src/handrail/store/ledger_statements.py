@@ -7,7 +7,6 @@ from typing import Any, Final
 from sqlalchemy import (
     CTE,
     BindParameter,
-    Boolean,
     Column,
     ColumnElement,
     Double,
@@ -19,7 +18,6 @@ from sqlalchemy import (
     Update,
     and_,
     bindparam,
-    case,
     exists,
     func,
     insert,
@@ -35,11 +33,11 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from handrail.store.approval_statements import build_consume
 from handrail.store.clock import DATABASE_CLOCK, HOST_CLOCK, get_clock
-from handrail.store.erasure import ERASED_ENTRY
+from handrail.store.erasure import withhold_erased
+from handrail.store.stored_call_statements import WorkStatements, build_closed
 from handrail.store.tables import UNSETTLED, approvals, work
 from handrail.store.tables import audit as audit_table
 from handrail.store.tables import ledger as table
-from handrail.store.work_statements import WorkStatements, build_closed
 
 Steps = list[tuple[Executable, Mapping[str, Any]]]
 """Statements of one transaction, with their values; each changes one row, or nothing is changed."""
@@ -152,18 +150,14 @@ class LedgerStatements:
         return given if self._is_sqlite else given - HOST_CLOCK + DATABASE_CLOCK
 
     def _build_settled(self) -> Mapping[str, Any]:
-        """The outcome of a call; one whose customer was erased while it ran or was in doubt loses its values now."""
-        is_erased = table.c.erased_at.is_not(None) & bindparam("is_settled", type_=Boolean)
-        outcome: Mapping[str, Any] = {
-            "state": bindparam("to_state"),
-            "settled_at": bindparam("to_settled_at") if self._is_sqlite else DATABASE_CLOCK,
-            "recorded": bindparam("to_recorded", type_=Text),
-            "changed_arguments": bindparam("to_changed", type_=Text),
-        }
-        return outcome | {
-            name: case((is_erased, value), else_=outcome.get(name, table.c[name]))
-            for name, value in ERASED_ENTRY.items()
-        }
+        return withhold_erased(
+            {
+                "state": bindparam("to_state"),
+                "settled_at": bindparam("to_settled_at") if self._is_sqlite else DATABASE_CLOCK,
+                "recorded": bindparam("to_recorded", type_=Text),
+                "changed_arguments": bindparam("to_changed", type_=Text),
+            }
+        )
 
     def _build_settle(self) -> Update:
         return _OF_OWNER.where(table.c.state != literal_column("'committed'")).values(self._build_settled())

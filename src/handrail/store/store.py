@@ -7,16 +7,15 @@ from msgspec import structs
 
 from handrail.core.redact import Redactor
 from handrail.execute.delivery import Delivery
+from handrail.store.api_keys import SqlKeys
 from handrail.store.approvals import SqlApprovals
 from handrail.store.audit import Audit
 from handrail.store.audit_rows import AuditRowBuilder
 from handrail.store.database import Database, parse_url
-from handrail.store.deliveries import SqlDeliveries
 from handrail.store.encryption import Cipher, EncryptionKey
 from handrail.store.erasure import Erasure, digest_customer, erase_customer
-from handrail.store.keys import SqlKeys
 from handrail.store.ledger import SqlLedger
-from handrail.store.retention import (
+from handrail.store.purge import (
     purge_approvals,
     purge_audit,
     purge_deliveries,
@@ -24,13 +23,14 @@ from handrail.store.retention import (
     purge_settled,
     purge_work,
 )
+from handrail.store.received_results import SqlDeliveries
 from handrail.store.schema_version import ensure_newest
 from handrail.store.scratch import ScratchStore
 from handrail.store.sessions import SqlSessionStore
+from handrail.store.stored_calls import SqlWork
 from handrail.store.tenants import SqlTenants
 from handrail.store.turns import SqlTurns
 from handrail.store.webhooks import SqlWebhookClaims
-from handrail.store.work import SqlWork
 
 _FLUSH_TIMEOUT: Final = 30.0
 """Seconds that the audit may take to write what it has before and after an erasure."""

@@ -13,7 +13,7 @@ from handrail.store.tables import tenant_numbers
 from handrail.store.tables import tenants as table
 from handrail.store.transactions import Transaction
 from handrail.tenants.config import TenantConfig
-from handrail.tenants.targets import normalise_number
+from handrail.tenants.phone_addresses import normalise_number
 
 
 class TenantRevision(Struct, frozen=True, kw_only=True):

@@ -5,14 +5,14 @@ from typing import TYPE_CHECKING
 from handrail.core.lazy_exports import build_getattr
 
 if TYPE_CHECKING:
-    from handrail.tenants.builder import BuildDiagnostic, ToolBuilder, ToolBuildResult
-    from handrail.tenants.built import BuiltTool, NoTool
+    from handrail.tenants.built_tool import BuiltTool, NoTool
     from handrail.tenants.call_control import CallControl, Digits, get_call_control
     from handrail.tenants.config import Destination, Features, TenantConfig, TenantLimits, TransferFeature
     from handrail.tenants.directory import TenantDirectory, Tenants
     from handrail.tenants.opening_hours import OpeningHours
     from handrail.tenants.section import Section
     from handrail.tenants.texts import Texts
+    from handrail.tenants.tool_builder import BuildDiagnostic, ToolBuilder, ToolBuildResult
     from handrail.tenants.trust import TenantTrust
 
 __all__ = [
@@ -39,13 +39,13 @@ __all__ = [
 
 # Loaded on first use, so that importing one module of this package does not import the others.
 _ON_FIRST_USE = {
-    "BuildDiagnostic": "handrail.tenants.builder",
-    "BuiltTool": "handrail.tenants.built",
+    "BuildDiagnostic": "handrail.tenants.tool_builder",
+    "BuiltTool": "handrail.tenants.built_tool",
     "CallControl": "handrail.tenants.call_control",
     "Destination": "handrail.tenants.config",
     "Digits": "handrail.tenants.call_control",
     "Features": "handrail.tenants.config",
-    "NoTool": "handrail.tenants.built",
+    "NoTool": "handrail.tenants.built_tool",
     "OpeningHours": "handrail.tenants.opening_hours",
     "Section": "handrail.tenants.section",
     "TenantConfig": "handrail.tenants.config",
@@ -54,8 +54,8 @@ _ON_FIRST_USE = {
     "TenantTrust": "handrail.tenants.trust",
     "Tenants": "handrail.tenants.directory",
     "Texts": "handrail.tenants.texts",
-    "ToolBuildResult": "handrail.tenants.builder",
-    "ToolBuilder": "handrail.tenants.builder",
+    "ToolBuildResult": "handrail.tenants.tool_builder",
+    "ToolBuilder": "handrail.tenants.tool_builder",
     "TransferFeature": "handrail.tenants.config",
     "get_call_control": "handrail.tenants.call_control",
 }

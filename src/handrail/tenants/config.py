@@ -27,10 +27,10 @@ from handrail.guide.values import Guideline
 from handrail.tenants.audio import Audio, Transcription
 from handrail.tenants.guidelines import TenantGuideline
 from handrail.tenants.opening_hours import OpeningHours, OutOfHours, Timezone
+from handrail.tenants.phone_addresses import normalise_number, normalise_target
 from handrail.tenants.section import Id, Section, Text
-from handrail.tenants.source_config import McpServerConfig, OpenApiConfig
-from handrail.tenants.targets import normalise_number, normalise_target
 from handrail.tenants.texts import Texts
+from handrail.tenants.tool_source_config import McpServerConfig, OpenApiConfig
 
 Label = Annotated[str, Field(max_length=200)]
 

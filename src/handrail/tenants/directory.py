@@ -8,7 +8,7 @@ from handrail.core.log import log
 from handrail.errors import ConfigError
 from handrail.tenants.config import TenantConfig
 from handrail.tenants.files import list_files, read_file
-from handrail.tenants.targets import normalise_number
+from handrail.tenants.phone_addresses import normalise_number
 
 
 class Tenants(Protocol):

@@ -9,9 +9,9 @@ from urllib.parse import urlsplit
 
 from msgspec import Struct
 
-from handrail.sources.mcp.server import is_private_host
+from handrail.sources.mcp.server_options import is_private_host
 from handrail.tenants.config import TenantConfig
-from handrail.tenants.source_config import McpServerConfig, OpenApiConfig
+from handrail.tenants.tool_source_config import McpServerConfig, OpenApiConfig
 
 
 class TenantTrust(Struct, frozen=True, kw_only=True):

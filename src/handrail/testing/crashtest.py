@@ -28,7 +28,7 @@ from handrail.define.function import tool
 from handrail.execute.executor import Executor
 from handrail.execute.ledger import Entry, Ledger, Recalled, VerifyAnswer
 from handrail.execute.limits import Timeouts
-from handrail.execute.work import Work, WorkItem
+from handrail.execute.stored_calls import Work, WorkItem
 from handrail.store import open_store
 
 STEPS: Final = (

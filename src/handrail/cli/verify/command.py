@@ -12,8 +12,8 @@ from msgspec import structs
 
 from handrail.cli.object_reference import load_object
 from handrail.cli.processes import run_processes
-from handrail.cli.verify.cells import SCRATCH_PREFIX, VerifiedTool, play_cells
 from handrail.cli.verify.configuration import check_executor, check_tool
+from handrail.cli.verify.faults import SCRATCH_PREFIX, VerifiedTool, play_cells
 from handrail.cli.verify.guarantee import Guarantee, format_junit, format_report
 from handrail.core.log import silence_log
 from handrail.core.suggestions import suggest

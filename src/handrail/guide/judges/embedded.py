@@ -14,10 +14,10 @@ from handrail.guide.read_back import format_read_back
 from handrail.guide.reply import build_plain_reply
 from handrail.guide.values import CandidateTool, Draft, GuidelineMatch, Plan, PlanRequest, ReplyRequest, ToolVerdict
 from handrail.models.embedding import Embedding
-from handrail.providers.embedded.tool_ranking import SMALL_TALK, ToolRanker
+from handrail.providers.embedded.tool_choice import SMALL_TALK, ToolRanker
 from handrail.providers.messages import Message, UserMessage
 from handrail.providers.provider import ModelRequest, Provider
-from handrail.registry.ranking import Embedder, TextSimilarity
+from handrail.registry.text_similarity import Embedder, TextSimilarity
 
 
 class EmbeddedJudge:

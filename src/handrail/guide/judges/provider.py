@@ -25,7 +25,7 @@ from handrail.guide.values import (
 )
 from handrail.providers.messages import AssistantMessage, Message, ToolMessage, UserMessage
 from handrail.providers.provider import ModelRequest, ModelResponse, Provider, Usage
-from handrail.providers.structured import generate_structured
+from handrail.providers.structured_output import generate_structured
 
 _REASON: Final = {"type": "string"}
 _STATES: Final = ["needs_to_run", "data_already_in_context", "not_applicable", "cannot_run"]

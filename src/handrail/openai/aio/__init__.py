@@ -1,8 +1,8 @@
 """The async API: handlers are coroutines."""
 
-from handrail.define.definition import tool_def_for_chat_completions_api, tool_def_for_responses_api
-from handrail.define.model import LLMFunctionTool
-from handrail.define.toolcall import (
+from handrail.define.openai_definition import tool_def_for_chat_completions_api, tool_def_for_responses_api
+from handrail.define.tool_class import LLMFunctionTool
+from handrail.define.toolcall_values import (
     StandardToolCall,
     ToolCallFailReason,
     ToolCallFailure,

@@ -6,8 +6,8 @@ from typing import Any, Generic, Protocol
 
 from typing_extensions import TypeVar
 
-from handrail.define.model import ContextIn, ContextOut, LLMFunctionTool
-from handrail.define.toolcall import AnyToolCall, ToolCallResult, standardize_tool_call
+from handrail.define.tool_class import ContextIn, ContextOut, LLMFunctionTool
+from handrail.define.toolcall_values import AnyToolCall, ToolCallResult, standardize_tool_call
 from handrail.openai.group import ToolClasses, build_not_found
 
 ToolT = TypeVar("ToolT", infer_variance=True)

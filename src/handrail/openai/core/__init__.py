@@ -1,7 +1,7 @@
 """The sync API: handlers are plain methods."""
 
-from handrail.define.definition import tool_def_for_chat_completions_api, tool_def_for_responses_api
-from handrail.define.toolcall import (
+from handrail.define.openai_definition import tool_def_for_chat_completions_api, tool_def_for_responses_api
+from handrail.define.toolcall_values import (
     StandardToolCall,
     ToolCallFailReason,
     ToolCallFailure,

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol
 
 from typing_extensions import TypeVar
 
-from handrail.define.model import ContextIn, ContextOut, FunctionToolModel, build_success_result, validate_call
-from handrail.define.toolcall import (
+from handrail.define.tool_class import ContextIn, ContextOut, FunctionToolModel, build_success_result, validate_call
+from handrail.define.toolcall_values import (
     AnyToolCall,
     ToolCallFailure,
     ToolCallResult,

@@ -7,7 +7,7 @@ from typing import Any, Final, cast
 from handrail.core.tool import Tool
 from handrail.core.values import ToolResult
 from handrail.providers.embedded.schema_reduction import as_list, as_mapping
-from handrail.providers.embedded.spans import extract, extract_numbers, find_kind, is_request
+from handrail.providers.embedded.spans import extract, extract_numbers, find_kind
 
 PromptTurns = list[dict[str, str]]
 
@@ -63,11 +63,11 @@ def build_reply_prompt(turns: PromptTurns, results: Sequence[ToolResult]) -> Pro
     return [*turns, _build_turn("user", ask)]
 
 
-def ask_for_missing_value(tool: Tool[..., Any], message: str) -> str:
+def ask_for_missing_value(tool: Tool[..., Any], message: str, *, is_order: bool) -> str:
     """Build the question for a required number, address or date that the message does not contain; empty if all are
     there. A model would make one up.
     """
-    properties, is_order = _get_properties(tool), is_request(message)
+    properties = _get_properties(tool)
     for name in as_list(tool.input_schema.get("required")):
         node = as_mapping(properties.get(name))
         if node.get("type") in ("integer", "number"):

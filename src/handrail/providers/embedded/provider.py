@@ -1,4 +1,4 @@
-"""The embedded provider: an embedding ranks the tools, and the model fills in arguments with constrained decoding."""
+"""The embedded provider: a tool is chosen, and the model fills in its arguments with constrained decoding."""
 
 import asyncio
 import re
@@ -11,7 +11,7 @@ from uuid import uuid4
 from handrail.core.tool import Tool
 from handrail.core.values import ToolCall
 from handrail.errors import ConfigError, MissingExtraError, ModelFileError
-from handrail.formats.definitions import Definitions, check_tool_choice
+from handrail.formats.definitions import Definitions
 from handrail.formats.names import NameRule
 from handrail.models.cache import find_directory
 from handrail.models.catalogue import CATALOGUE, SMOLLM2
@@ -19,13 +19,19 @@ from handrail.models.embedding import Embedding
 from handrail.providers.embedded import prompts
 from handrail.providers.embedded.engine import Completion, Engine
 from handrail.providers.embedded.schema_reduction import build_decodable_schema
-from handrail.providers.embedded.spans import is_request
-from handrail.providers.embedded.tool_ranking import ToolRanker
+from handrail.providers.embedded.tool_choice import ToolRanker, choose_tool, is_request, select_tools
+from handrail.providers.message_conversion import (
+    AssistantStep,
+    NativeStep,
+    ResultsStep,
+    TranscriptRules,
+    UserStep,
+    build_steps,
+)
 from handrail.providers.messages import AssistantMessage, Message, ToolMessage, UserMessage
 from handrail.providers.provider import FinishReason, ModelRequest, ModelResponse, StreamEvent, TextDelta, Usage
 from handrail.providers.response_schema import check_response_schema
-from handrail.providers.transcript import AssistantStep, NativeStep, ResultsStep, TranscriptRules, UserStep, build_steps
-from handrail.registry.ranking import Embedder
+from handrail.registry.text_similarity import Embedder
 
 DEMONSTRATION_MAX_BYTES: Final = 500_000_000
 """Files with fewer bytes are demonstration models."""
@@ -160,13 +166,22 @@ class _Exchange:
         """Return a response with a call if one is needed, else with text."""
         request = self._request
         turns = _build_turns(request)
-        tools, must = _select_tools(request)
+        tools, must = select_tools(request)
         last = request.messages[-1]
         message = _read_last_message(request.messages)
         if tools and (must or isinstance(last, UserMessage)):
-            picked = await self._choose_tool(tools, message, must=must)
+            picked = await choose_tool(
+                tools,
+                message,
+                must=must,
+                is_demonstration=self._is_demonstration,
+                ranker=self._ranker,
+                ask=lambda turns, schema: self._ask(turns, schema=schema),
+            )
             if picked is not None:
-                question = prompts.ask_for_missing_value(picked, message) if self._is_demonstration and not must else ""
+                is_asked = self._is_demonstration and not must
+                is_order = is_request(message)
+                question = prompts.ask_for_missing_value(picked, message, is_order=is_order) if is_asked else ""
                 return self._build_response(text=question) if question else await self._fill_arguments(picked, message)
         if request.schema is not None:
             return await self._reply_in_json(turns)
@@ -178,22 +193,6 @@ class _Exchange:
             return self._build_response(text=prompts.describe_tools(tools))
         words = await self._ask(turns, on_text=on_text)
         return self._build_response(text=words.text, finish_reason=words.finish_reason)
-
-    async def _choose_tool(self, tools: Sequence[Tool[..., Any]], message: str, *, must: bool) -> Tool[..., Any] | None:
-        if must and len(tools) == 1:
-            return tools[0]
-        if self._is_demonstration and not must and not is_request(message):
-            tools = [tool for tool in tools if tool.read_only]  # A question about a refund is no order to refund.
-            if not tools:
-                return None
-        picked = await asyncio.to_thread(self._ranker.rank, tools, message)
-        if self._is_demonstration:
-            return picked.tools[0] if must or not picked.is_small_talk else None
-        turns, schema = prompts.build_choice_prompt(picked.tools, message, can_reply=not must)
-        chosen = await self._ask(turns, schema=schema)
-        return next(
-            (tool for tool in picked.tools if chosen.text == f'"{tool.name}"'), picked.tools[0] if must else None
-        )
 
     async def _fill_arguments(self, tool: Tool[..., Any], message: str) -> ModelResponse:
         arguments, cut = "{}", False
@@ -252,24 +251,6 @@ def _find_model_file(path_or_name: str | Path) -> Path:
 
 def _list_language_models() -> list[str]:
     return [model.name for model in CATALOGUE.values() if model.files[0].name.endswith(".gguf")]
-
-
-def _select_tools(request: ModelRequest) -> tuple[Sequence[Tool[..., Any]], bool]:
-    """Return the tools that may be called, and whether one must be."""
-    choice = request.tool_choice
-    want = check_tool_choice(choice.mode, choice.tool, choice.allowed, None)
-    names = [tool.name for tool in request.tools]
-    chosen = (want.tool,) if want.tool is not None else want.allowed
-    for name in chosen:
-        if name not in names:
-            listed = ", ".join(names) or "none"
-            raise ConfigError(f"`{name}` is not a tool of this request; its tools are: {listed}.")
-    must = want.mode == "required" or want.tool is not None
-    if must and not names:
-        raise ConfigError("tool_choice requires a call, but the request has no tools.")
-    if want.mode == "none":
-        return (), False
-    return [tool for tool in request.tools if not chosen or tool.name in chosen], must
 
 
 def _read_last_message(messages: Sequence[Message]) -> str:

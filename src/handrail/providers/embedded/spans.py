@@ -43,17 +43,6 @@ _NAMES: Final[tuple[tuple[SpanKind, LazyPattern], ...]] = (
 _FORMATS: Final[dict[str, SpanKind]] = {"email": "email", "uri": "url", "url": "url", "date": "date"}
 _MONEY_NAMES: Final = LazyPattern(r"amount|price|cost|money|euro|dollar|budget|fee", re.IGNORECASE)
 
-_REQUEST: Final = LazyPattern(
-    r"^\W*(?:(?:hi|hello|hey|ok|okay|yes|please|so|and|well)\W+)*"
-    r"(?:(?:can|could|would|may)\b|will\s+you\b)",
-    re.IGNORECASE,
-)
-_QUESTION: Final = LazyPattern(
-    r"^\W*(?:(?:hi|hello|hey|ok|okay|so|and|but|well)\W+)*"
-    r"(?:did|do|does|was|were|is|are|has|have|had|when|why|who|whom|whose|how|what|which|where|should|shall)\b",
-    re.IGNORECASE,
-)
-
 
 def find_kind(name: str, node: Mapping[str, Any]) -> SpanKind | None:
     """The kind of value that a string parameter takes, by its format or its name; None if it may be any text."""
@@ -83,13 +72,6 @@ def extract_numbers(text: str) -> list[float]:
     for pattern in (_URL, _EMAIL, *_DATES, _PHONE):
         text = pattern.compiled.sub(" ", text)
     return [_to_number(found) for found in _PLAIN_NUMBER.compiled.findall(text)]
-
-
-def is_request(message: str) -> bool:
-    """Whether a message asks for something to be done, rather than a question such as "Did you refund it?"."""
-    if _REQUEST.compiled.search(message):
-        return True
-    return _QUESTION.compiled.search(message) is None and not message.rstrip().endswith("?")
 
 
 def _to_number(text: str) -> float:

@@ -17,8 +17,8 @@ from handrail.core.values import Approval, ToolCall, ToolResult
 from handrail.errors import ApprovalError
 from handrail.execute.executor import Executor
 from handrail.execute.results import describe_entry
-from handrail.serve.api.problems import EVERY_ROUTE, ApiError, describe_errors, get_request_id, not_found
-from handrail.serve.api.service import (
+from handrail.serve.api.error_responses import EVERY_ROUTE, ApiError, describe_errors, get_request_id, not_found
+from handrail.serve.api.key_scope import (
     READERS,
     Service,
     allow,
@@ -29,9 +29,9 @@ from handrail.serve.api.service import (
     scope_session,
 )
 from handrail.serve.call_report import explain_past_call
-from handrail.serve.mcp_gate import MAX_APPROVAL_WAIT
+from handrail.serve.mcp_calls import MAX_APPROVAL_WAIT
+from handrail.store.api_keys import ApiKey
 from handrail.store.database import to_storable
-from handrail.store.keys import ApiKey
 
 MAX_TURN: Final = 2**53
 _MAX_ID_CHARS: Final = 200

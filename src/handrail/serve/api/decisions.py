@@ -11,11 +11,11 @@ from pydantic import BaseModel, Field
 from handrail.core.text import compact_json
 from handrail.core.values import Approval
 from handrail.errors import ApprovalError, ConfigError, ToolError
+from handrail.execute.doubts import Doubt
 from handrail.execute.executor import Executor
-from handrail.execute.settlement import Doubt
 from handrail.serve.api.calls import DecisionBody, ResultBody, ShortId, respond_result
-from handrail.serve.api.problems import EVERY_ROUTE, ApiError, describe_errors, not_found
-from handrail.serve.api.service import (
+from handrail.serve.api.error_responses import EVERY_ROUTE, ApiError, describe_errors, not_found
+from handrail.serve.api.key_scope import (
     READERS,
     Service,
     allow,
@@ -25,7 +25,7 @@ from handrail.serve.api.service import (
     is_visible,
     scope_session,
 )
-from handrail.store.keys import ApiKey
+from handrail.store.api_keys import ApiKey
 
 _MAX_REASON_CHARS = 2_000
 

@@ -10,9 +10,9 @@ from starlette.responses import Response
 
 from handrail.core.log import log
 from handrail.errors import StoreError
-from handrail.serve.api.problems import EVERY_ROUTE, ApiError, describe_errors, not_found
-from handrail.serve.api.service import Service, allow, choose_tenant, clean, is_visible
-from handrail.store.keys import ApiKey, Role
+from handrail.serve.api.error_responses import EVERY_ROUTE, ApiError, describe_errors, not_found
+from handrail.serve.api.key_scope import Service, allow, choose_tenant, clean, is_visible
+from handrail.store.api_keys import ApiKey, Role
 
 _READY_SECONDS: Final = 3.0
 

@@ -20,7 +20,7 @@ from handrail.providers.messages import AssistantMessage, Message, ToolMessage, 
 from handrail.providers.provider import FinishReason, TextDelta
 from handrail.serve.api.calls import MAX_TURN, ResultBody, ShortId, build_result, encode_values
 from handrail.serve.api.decisions import ApprovalBody, build_approval
-from handrail.serve.api.problems import (
+from handrail.serve.api.error_responses import (
     EVERY_ROUTE,
     ApiError,
     describe_errors,
@@ -29,10 +29,10 @@ from handrail.serve.api.problems import (
     render_problem,
     to_api_error,
 )
-from handrail.serve.api.service import Service, allow, choose_tenant, scope_session, scope_tenant_session
+from handrail.serve.api.key_scope import Service, allow, choose_tenant, scope_session, scope_tenant_session
 from handrail.serve.api.turns import Conversations, RunningTurn, can_resume
+from handrail.store.api_keys import ApiKey
 from handrail.store.database import to_storable
-from handrail.store.keys import ApiKey
 
 _MAX_MESSAGE_CHARS: Final = 200_000
 _FIRST_SECONDS: Final = 0.25

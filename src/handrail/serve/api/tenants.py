@@ -9,9 +9,9 @@ from pydantic import BaseModel, Field, ValidationError
 
 from handrail.core.redact import HIDDEN
 from handrail.errors import ConfigError, StoreError
-from handrail.serve.api.problems import EVERY_ROUTE, ApiError, describe_errors, not_found
-from handrail.serve.api.service import Service, allow, clean, get_service, is_visible
-from handrail.store.keys import ApiKey
+from handrail.serve.api.error_responses import EVERY_ROUTE, ApiError, describe_errors, not_found
+from handrail.serve.api.key_scope import Service, allow, clean, get_service, is_visible
+from handrail.store.api_keys import ApiKey
 from handrail.tenants.config import TenantConfig
 
 _REFERENCES: Final = ("secret:", "env:", "file:")

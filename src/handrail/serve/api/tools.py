@@ -8,9 +8,9 @@ from pydantic import BaseModel, Field
 from handrail.core.tool import Tool
 from handrail.execute.executor import Executor
 from handrail.serve.api.calls import ShortId
-from handrail.serve.api.problems import EVERY_ROUTE, describe_errors, not_found
-from handrail.serve.api.service import EVERYBODY, allow, get_service
-from handrail.store.keys import ApiKey
+from handrail.serve.api.error_responses import EVERY_ROUTE, describe_errors, not_found
+from handrail.serve.api.key_scope import EVERYBODY, allow, get_service
+from handrail.store.api_keys import ApiKey
 
 Format = Literal["openai_responses", "openai_chat", "openai_realtime", "anthropic", "gemini", "mcp"]
 RENDERERS: Final = {

@@ -21,8 +21,8 @@ from handrail.execute.loop import Budget
 from handrail.guide.agent import Agent
 from handrail.providers.messages import AssistantMessage
 from handrail.providers.provider import Provider, TextDelta
-from handrail.serve.api.gate import ApiLimits
-from handrail.serve.api.problems import ApiError, not_found
+from handrail.serve.api.error_responses import ApiError, not_found
+from handrail.serve.api.request_limits import ApiLimits
 from handrail.store import SqlStore
 
 LEASE_SECONDS: Final = 15.0

@@ -19,8 +19,8 @@ from handrail.core.values import ToolResult
 from handrail.errors import ConfigError, McpCallError, ToolError, shorten
 from handrail.sources.mcp.connection import ConnectionFailed, McpConnection
 from handrail.sources.mcp.definitions import BuiltTools, McpDefinition, build_result, build_tools
-from handrail.sources.mcp.server import IDEMPOTENCY_META_KEY, McpServer
-from handrail.sources.mcp.trace import RequestTrace, current_trace
+from handrail.sources.mcp.request_outcome import RequestTrace, current_trace
+from handrail.sources.mcp.server_options import IDEMPOTENCY_META_KEY, McpServer
 from handrail.sources.pins import PinDifference, compare_pins, read_pins
 from handrail.sources.source import SourceStatus
 

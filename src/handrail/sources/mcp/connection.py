@@ -20,9 +20,9 @@ from handrail.sources.mcp.definitions import McpDefinition
 from handrail.sources.mcp.elicitation import ElicitationHandler
 from handrail.sources.mcp.http import make_client
 from handrail.sources.mcp.listing import MAX_LISTED, CheckedStream
-from handrail.sources.mcp.server import McpServer
+from handrail.sources.mcp.request_outcome import RequestTrace, current_trace
+from handrail.sources.mcp.server_options import McpServer
 from handrail.sources.mcp.stdio import ServerProcess, open_process
-from handrail.sources.mcp.trace import RequestTrace, current_trace
 from handrail.sources.source import SkippedTool
 
 _PAGES: Final = 1_000

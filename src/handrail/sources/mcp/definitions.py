@@ -20,7 +20,7 @@ from handrail.core.values import ToolResult
 from handrail.define.build import build_tool
 from handrail.define.options import ToolFlags
 from handrail.errors import ToolDefinitionError, ToolError, shorten
-from handrail.sources.mcp.server import McpServer
+from handrail.sources.mcp.server_options import McpServer
 from handrail.sources.source import SkippedTool
 
 _FIELDS: Final = ("name", "title", "description", "inputSchema", "outputSchema", "annotations")

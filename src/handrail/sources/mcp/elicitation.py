@@ -11,8 +11,8 @@ import mcp_types as types
 from handrail.core.context import ToolContext
 from handrail.core.log import log
 from handrail.errors import InvalidArgumentsError, ToolDefinitionError, shorten
-from handrail.schema.raw import RawSchema
-from handrail.sources.mcp.server import Elicitation, McpServer
+from handrail.schema.json_schema_arguments import RawSchema
+from handrail.sources.mcp.server_options import Elicitation, McpServer
 
 _TIMEOUT: Final = 300.0
 """Seconds that an answer may take, if the server has no `timeout`; the timeout of the call ends it before that."""

@@ -8,7 +8,7 @@ from msgspec import Struct
 from handrail.core.context import ToolContext
 from handrail.core.values import ToolCall, ToolResult
 from handrail.execute.executor import Executor
-from handrail.sources.mcp.server import import_with_sdk
+from handrail.sources.mcp.server_options import import_with_sdk
 
 
 class McpRequest(Struct, frozen=True, kw_only=True):
@@ -61,7 +61,7 @@ async def serve_mcp(
         port: The port to listen at.
         path: The path of the endpoint.
     """
-    serve = import_with_sdk("handrail.sources.mcp.serve")
+    serve = import_with_sdk("handrail.sources.mcp.served_executor")
     endpoint = serve.McpEndpoint(
         executor, context=context, name=name, instructions=instructions, approval_hint=approval_hint
     )
@@ -89,7 +89,7 @@ def mcp_app(
         host: Where it will be reached: on this machine only, requests from foreign web pages are refused.
         path: The path of the endpoint.
     """
-    serve = import_with_sdk("handrail.sources.mcp.serve")
+    serve = import_with_sdk("handrail.sources.mcp.served_executor")
     endpoint = serve.McpEndpoint(
         executor, context=context, name=name, instructions=instructions, approval_hint=approval_hint
     )

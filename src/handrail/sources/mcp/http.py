@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import httpx2
 
-from handrail.sources.mcp.trace import RequestTrace, current_trace
+from handrail.sources.mcp.request_outcome import RequestTrace, current_trace
 
 _ENCODINGS: Final = ("identity", "gzip", "x-gzip", "deflate")
 _ENCODING_HEADERS: Final = ("content-encoding", "content-length")

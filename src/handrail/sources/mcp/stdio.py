@@ -22,7 +22,7 @@ from mcp.shared.message import SessionMessage
 
 from handrail.core.log import log
 from handrail.errors import shorten
-from handrail.sources.mcp.trace import RequestTrace, current_trace
+from handrail.sources.mcp.request_outcome import RequestTrace, current_trace
 
 Streams = tuple[MemoryObjectReceiveStream[SessionMessage | Exception], "_TracingStream"]
 _Traced = tuple[SessionMessage, RequestTrace | None]

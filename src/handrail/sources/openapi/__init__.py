@@ -1,6 +1,6 @@
 """OpenAPI documents as tools."""
 
-from handrail.sources.openapi.pages import Pagination
+from handrail.sources.openapi.pagination import Pagination
 from handrail.sources.openapi.source import OpenApi
 
 __all__ = ["OpenApi", "Pagination"]

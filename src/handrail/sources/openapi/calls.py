@@ -28,7 +28,7 @@ from handrail.sources.openapi.network import (
     RequestNotSentError,
 )
 from handrail.sources.openapi.operations import Body, Operation
-from handrail.sources.openapi.pages import NextPage, Page, Pagination, find_next_link, read_pages
+from handrail.sources.openapi.pagination import NextPage, Page, Pagination, find_next_link, read_pages
 from handrail.sources.openapi.styles import (
     format_form,
     format_header_value,

@@ -9,7 +9,7 @@ from msgspec import Struct, structs
 
 from handrail.core.log import log
 from handrail.errors import SourceError, shorten
-from handrail.schema.raw import find_schema_problem
+from handrail.schema.json_schema_arguments import find_schema_problem
 from handrail.sources.openapi import swagger
 from handrail.sources.openapi.document import Documents, Node, UnusableError, as_node
 from handrail.sources.openapi.operation_list import OperationEntry

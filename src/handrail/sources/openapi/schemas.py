@@ -7,7 +7,7 @@ from typing import Any, Final, cast
 import jsonschema_rs
 
 from handrail.errors import shorten
-from handrail.schema.raw import find_schema_problem
+from handrail.schema.json_schema_arguments import find_schema_problem
 from handrail.schema.subschemas import Schema
 from handrail.sources.openapi.document import Documents, UnusableError
 

@@ -11,8 +11,8 @@ from handrail.core.secrets import Reference
 from handrail.core.tool import Tool
 from handrail.define.options import NamedToolOptions, normalize_options
 from handrail.errors import ConfigError, SourceError, ToolDefinitionError, shorten
-from handrail.schema.expansion import MAX_CHECKS, is_explosive
-from handrail.schema.raw import build_from_checked_schema
+from handrail.schema.json_schema_arguments import build_from_checked_schema
+from handrail.schema.validation_cost import MAX_CHECKS, is_explosive
 from handrail.sources.openapi.calls import OperationCall
 from handrail.sources.openapi.credentials import Credentials
 from handrail.sources.openapi.document import (
@@ -34,7 +34,7 @@ from handrail.sources.openapi.network import (
 )
 from handrail.sources.openapi.operation_list import OperationEntry, choose_entries, list_entries, parse_selector
 from handrail.sources.openapi.operations import Operation, OperationCompiler
-from handrail.sources.openapi.pages import Pagination
+from handrail.sources.openapi.pagination import Pagination
 from handrail.sources.source import SkippedTool, SourceStatus
 
 _OPTIONS: Final = NamedToolOptions.__annotations__.keys() - {"source", "metadata", "inline"}

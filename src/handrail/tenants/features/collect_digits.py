@@ -6,7 +6,7 @@ from typing import Any, Final
 from handrail.core.context import ToolContext
 from handrail.define.build import build_tool
 from handrail.errors import ToolError
-from handrail.tenants.built import BuiltTool, NoTool
+from handrail.tenants.built_tool import BuiltTool, NoTool
 from handrail.tenants.call_control import get_call_control
 from handrail.tenants.config import TenantConfig
 from handrail.tenants.texts import Texts

@@ -12,7 +12,7 @@ from handrail.core.text import compact_json
 from handrail.core.values import ToolResult
 from handrail.define.build import build_tool
 from handrail.errors import ToolError
-from handrail.tenants.built import BuiltTool, NoTool
+from handrail.tenants.built_tool import BuiltTool, NoTool
 from handrail.tenants.call_control import CallControl, TransferOutcome, get_call_control
 from handrail.tenants.config import Destination, TenantConfig, replace_label
 from handrail.tenants.texts import Texts

@@ -22,7 +22,7 @@ from handrail.guide import (
     ReplyRequest,
     ToolVerdict,
 )
-from handrail.guide.judging import NO_USABLE_RESPONSE
+from handrail.guide.judge_requests import NO_USABLE_RESPONSE
 
 
 @tool(read_only=True, concurrency_safe=True)

@@ -1,18 +1,18 @@
 """A simulator of phone calls over OpenAI's Realtime API: scripts, a strict local server, faults, and a report."""
 
-from .checks import Refused
-from .control import ControlResponse
+from .api_refusals import Refused
+from .call_control import ControlResponse
+from .call_record import ErrorRecord, HttpRecord, TimelineEntry, ToolCallRecord, TranscriptLine
+from .call_statistics import Percentiles, Summary, summarise
 from .engine import SimulatedCall
-from .live import LiveCall
-from .record import ErrorRecord, HttpRecord, TimelineEntry, ToolCallRecord, TranscriptLine
+from .event_loop_call import LiveCall
+from .protocol_rules import RULES, UNCONFIRMED_RULES, ProtocolRule
 from .report import CallReport, ExpectationResult
 from .responses import ScriptedRequest
-from .rules import RULES, UNCONFIRMED_RULES, ProtocolRule
 from .script import FunctionCall, ModelEntry, Script, ScriptError
 from .script_file import load_script
 from .simulator import PhoneSimulator, WebhookRecord
 from .state import Frame
-from .summary import Percentiles, Summary, summarise
 from .timeline import format_timeline
 from .warp import run_warped
 from .webhooks import sign_webhook

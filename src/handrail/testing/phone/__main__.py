@@ -13,10 +13,10 @@ import sys
 from dataclasses import asdict
 from typing import Any
 
+from .call_statistics import Summary, summarise
 from .script import Script, ScriptError
 from .script_file import load_script
 from .simulator import PhoneSimulator
-from .summary import Summary, summarise
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -4,9 +4,9 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias, cast
 
+from .api_refusals import Refused, check_event, check_item
+from .call_control import ControlResponse, HttpControl
 from .caller import Caller
-from .checks import Refused, check_event, check_item
-from .control import ControlResponse, HttpControl
 from .report import CallReport, build_report
 from .responses import Responses, ScriptedModel
 from .script import Script, Verb

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
-from .record import ErrorRecord, HttpRecord, TimelineEntry, ToolCallRecord, TranscriptLine
+from .call_record import ErrorRecord, HttpRecord, TimelineEntry, ToolCallRecord, TranscriptLine
 from .script import (
     ExpectClient,
     ExpectDuplicates,

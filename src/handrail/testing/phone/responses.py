@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
+from .call_record import ToolCallRecord
 from .clock import Timer
-from .record import ToolCallRecord
 from .script import FunctionCall, ModelEntry
 from .state import CallState
 from .voice import Playout, Voice

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, cast
 from urllib.parse import parse_qs, urlsplit
 
-from .control import ControlResponse, error_response
+from .call_control import ControlResponse, error_response
 from .script import Verb
 from .state import Frame
 

@@ -13,7 +13,7 @@ from typing import Any, Self, TypeAlias, cast
 from urllib.parse import urlsplit
 
 from .engine import SimulatedCall
-from .live import LiveCall
+from .event_loop_call import LiveCall
 from .report import CallReport
 from .responses import ScriptedModel
 from .script import Script

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any, Literal, TypeAlias, cast
 
+from .call_record import EntrySource, ErrorRecord, Record, TimelineEntry
 from .clock import Clock
 from .faults import FaultEffect, FaultPlan
-from .record import EntrySource, ErrorRecord, Record, TimelineEntry
 from .script import Script
 
 Phase: TypeAlias = Literal["ringing", "open", "ended"]

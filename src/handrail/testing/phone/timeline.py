@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator
 from typing import Any, cast
 
-from .record import TimelineEntry
+from .call_record import TimelineEntry
 from .report import CallReport
 from .state import find
 

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from .call_record import TranscriptLine
 from .clock import Timer
-from .record import TranscriptLine
 from .responses import Creator, Responses
 from .state import CallState
 from .voice import Voice

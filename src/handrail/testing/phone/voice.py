@@ -4,8 +4,8 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from .call_record import TranscriptLine
 from .clock import Timer
-from .record import TranscriptLine
 from .state import CallState
 
 

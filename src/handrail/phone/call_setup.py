@@ -1,0 +1,112 @@
+"""What is decided about one phone call before it is accepted: who calls, what the agent knows of them, or a refusal."""
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from msgspec import Struct, structs
+
+from handrail.core.log import log
+from handrail.errors import ConfigError
+from handrail.phone.incoming_call import IncomingCall
+from handrail.tenants.config import TenantConfig
+from handrail.tenants.tool_builder import ToolBuildResult
+
+
+class CallSetup(Struct, frozen=True, kw_only=True):
+    """How one call differs from the tenant's others."""
+
+    instructions: str = ""
+    """Added to the tenant's own, for this call only."""
+    customer_id: str | None = None
+    """Who calls, as your own records say; the caller's number if unset."""
+    deps: Any = None
+    """What tools get as `context.deps`."""
+    greeting: str | None = None
+    """The first words in place of the tenant's; empty: the caller speaks first."""
+    exclude: tuple[str, ...] | list[str] = ()
+    """Tools that this call does not have, by name."""
+
+
+class Reject(Struct, frozen=True):
+    """Turn the call away, with a SIP status: 603 declined, 486 busy, 480 unavailable."""
+
+    status_code: int = 603
+
+    def __post_init__(self) -> None:
+        if not 400 <= self.status_code <= 699:
+            raise ConfigError(f"status_code must be a SIP status from 400 to 699, got {self.status_code}.")
+
+
+Prepare = Callable[[IncomingCall], CallSetup | Reject | Awaitable[CallSetup | Reject]]
+
+
+async def prepare_call(
+    prepare: Prepare | None, call: IncomingCall, cfg: TenantConfig, *, timeout: float
+) -> tuple[CallSetup | Reject, str]:
+    """Ask `prepare` about a call. One that fails or takes too long counts as the tenant says; the text says why."""
+    if prepare is None:
+        return CallSetup(), ""
+    try:
+        async with asyncio.timeout(timeout):
+            made = prepare(call)
+            setup = await made if inspect.isawaitable(made) else made
+        if isinstance(setup, CallSetup | Reject):  # pyright: ignore[reportUnnecessaryIsInstance]
+            return setup, ""
+        problem = f"prepare must return a CallSetup or a Reject, got {type(setup).__name__}"
+    except TimeoutError:
+        problem = f"prepare took longer than {timeout:g} s"
+    except Exception as error:  # user code: a call that rings is not lost because of it
+        log.exception("prepare failed for the phone call %s", call.session_id)
+        problem = f"prepare raised {type(error).__name__}"
+    return (CallSetup() if cfg.on_prepare_failure == "accept" else Reject(480)), problem
+
+
+def apply_hours(setup: CallSetup, cfg: TenantConfig, *, at: datetime) -> CallSetup:
+    """What a call is set up with at this moment: outside the opening hours the tenant's `out_of_hours` is added."""
+    hours, closed = cfg.opening_hours, cfg.out_of_hours
+    if hours is None or hours.is_open(at, timezone=cfg.timezone):
+        return setup
+    return structs.replace(
+        setup,
+        greeting=closed.greeting if setup.greeting is None else setup.greeting,
+        instructions="\n\n".join(part for part in (closed.instructions.strip(), setup.instructions.strip()) if part),
+        exclude=(*setup.exclude, *closed.exclude),
+    )
+
+
+def describe_session(built: ToolBuildResult, definitions: list[Any], setup: CallSetup) -> dict[str, Any]:
+    """The configuration that a call is accepted with: instructions with each tool's prompt, tools and tool choice."""
+    cfg = built.config
+    excluded = set(setup.exclude)
+    tools = [definition for definition in definitions if definition["name"] not in excluded]
+    parts = [cfg.instructions.strip(), built.prompt, setup.instructions.strip()]
+    if cfg.tell_time:
+        now = datetime.now(UTC).astimezone(ZoneInfo(cfg.timezone))
+        parts.append(cfg.locale_texts()("instructions.now", now=now.strftime("%A %Y-%m-%d %H:%M"), zone=cfg.timezone))
+    session: dict[str, Any] = {
+        "model": cfg.model,
+        "audio": cfg.describe_audio(),
+        "tools": tools,
+        "tool_choice": _choose(built.tool_choice, {definition["name"] for definition in tools}),
+        "output_modalities": ["audio"],
+    }
+    if instructions := "\n\n".join(part for part in parts if part):
+        session["instructions"] = instructions
+    if cfg.max_output_tokens is not None:
+        session["max_output_tokens"] = cfg.max_output_tokens
+    if cfg.truncation is not None:
+        session["truncation"] = cfg.truncation
+    if cfg.reasoning_effort is not None:
+        session["reasoning"] = {"effort": cfg.reasoning_effort}
+    return session
+
+
+def _choose(choice: str | dict[str, str], names: set[str]) -> str | dict[str, str]:
+    """The tenant's tool choice, as far as this call has tools for it."""
+    if not names:
+        return "none"
+    return "auto" if isinstance(choice, dict) and choice["name"] not in names else choice

@@ -1,0 +1,254 @@
+"""One provider class for every SDK, and the `Adapter` protocol that each API implements for it."""
+
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any, ClassVar, Final, Protocol
+
+from msgspec import Struct, structs
+
+from handrail.core.text import compact_json, encodable
+from handrail.core.tool import Tool
+from handrail.core.values import ToolCall
+from handrail.errors import ProviderError
+from handrail.formats.definitions import Definitions, check_tool_choice
+from handrail.providers import provider_errors
+from handrail.providers.endpoints import Endpoint
+from handrail.providers.message_conversion import assign_unique_ids
+from handrail.providers.messages import Native
+from handrail.providers.provider import FinishReason, ModelRequest, ModelResponse, Prices, StreamEvent, TextDelta, Usage
+from handrail.providers.response_schema import ResponseSchema
+from handrail.providers.sdk_connection import ProviderConnection
+
+_PARSE_ERRORS: Final = (AttributeError, LookupError, RecursionError, TypeError, ValueError)
+"""What parsing raises, here or in an SDK, when a response does not have the structure that its API documents."""
+
+
+class ProviderRequest(Struct, frozen=True, kw_only=True):
+    """A request as one API takes it, and what is needed to parse the response."""
+
+    body: dict[str, Any]
+    """The keyword arguments of the SDK's method."""
+    definitions: Definitions[Any]
+    response_schema: ResponseSchema | None = None
+
+
+class ParsedResponse(Struct, frozen=True, kw_only=True):
+    """A response as its adapter parsed it, before calls are decoded and costs are added."""
+
+    text: str
+    calls: Sequence[ToolCall]
+    finish_reason: FinishReason
+    usage: Usage
+    id: str
+    model: str
+    native_items: Sequence[Any]
+    """The response in the API's own format, to be sent back unchanged."""
+
+
+class Adapter(Protocol):
+    """Everything that differs between two APIs: building a request, sending it, parsing the response."""
+
+    label: ClassVar[str]
+    """The first part of the provider's name: `openai` in `openai:gpt-5`."""
+    format: ClassVar[str]
+    """The module of `handrail.formats` whose native messages this API takes back."""
+    response_noun: ClassVar[str]
+    """What a response is called in an error message."""
+
+    @property
+    def connection(self) -> ProviderConnection: ...
+
+    def build_request(self, request: ModelRequest) -> ProviderRequest: ...
+
+    async def send(self, body: dict[str, Any]) -> Any:
+        """Send a request and return the SDK's response object."""
+        ...
+
+    def open_stream(self, body: dict[str, Any]) -> AbstractAsyncContextManager[AsyncIterator[Any]]:
+        """Open a stream of events; leaving the context closes the connection."""
+        ...
+
+    def read_text(self, event: Any) -> str:
+        """The text in one stream event."""
+        ...
+
+    def is_final(self, event: Any) -> bool:
+        """Whether the response is complete with this event."""
+        ...
+
+    def parse_response(self, response: Any) -> ParsedResponse:
+        """Parse a response, or the list of its stream events."""
+        ...
+
+
+class SdkProvider:
+    """A language model behind an official SDK. The adapter knows the API; errors and costs are handled here."""
+
+    def __init__(self, adapter: Adapter, *, prices: Prices | None = None) -> None:
+        self.adapter = adapter
+        self._prices = prices
+
+    @property
+    def model(self) -> str:
+        """The model, as the API names it."""
+        return self.adapter.connection.model
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """The server and the key for it."""
+        return self.adapter.connection.endpoint
+
+    @property
+    def name(self) -> str:
+        """The API and the model: `openai:gpt-5`."""
+        return f"{self.adapter.label}:{self.model}"
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.model!r})"
+
+    async def ask(self, request: ModelRequest) -> ModelResponse:
+        """Send a request and return the complete response."""
+        adapter = self.adapter
+        sent = adapter.build_request(request)
+        try:
+            response = await adapter.send(sent.body)
+        except self._list_expected_errors() as error:
+            failure = self._convert_error(error)
+        else:
+            if isinstance(response, list):
+                raise self._build_bad_response_error()
+            return self._build_response(response, sent)
+        # Raised outside of the `except`, so that the SDK's exception, which contains the key, is not chained.
+        raise failure
+
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[StreamEvent]:
+        """Send a request and yield text as it arrives, then the complete response; a stream that ends early raises."""
+        adapter = self.adapter
+        sent = adapter.build_request(request)
+        events: list[Any] = []
+        is_complete = False
+        failure: ProviderError | None = None
+        texts: list[str] = []
+        try:
+            async with adapter.open_stream(sent.body) as stream:
+                async for event in stream:
+                    events.append(event)
+                    is_complete = is_complete or self._parse(adapter.is_final, event)
+                    text = encodable(self._parse(adapter.read_text, event))
+                    if text and sent.response_schema is None:
+                        texts.append(text)
+                        yield TextDelta(text=text)
+        except self._list_expected_errors() as error:
+            failure = self._convert_error(error)
+        if failure is not None:
+            raise failure
+        if not is_complete:
+            raise provider_errors.build_cut_stream_error(adapter.connection.endpoint)
+        response = self._build_response(events, sent)
+        if rest := response.text.removeprefix("".join(texts)):
+            yield TextDelta(text=rest)
+        yield response
+
+    async def aclose(self) -> None:
+        """Close the connections of the running event loop; a client that you passed stays open."""
+        if (client := self.adapter.connection.clients.pop()) is not None:
+            await self.adapter.connection.sdk.close_client(client)
+
+    def _list_expected_errors(self) -> tuple[type[BaseException], ...]:
+        sdk = self.adapter.connection.sdk
+        return (*sdk.get_errors(sdk.load()), *provider_errors.get_transport_errors(), *_PARSE_ERRORS)
+
+    def _convert_error(self, error: BaseException) -> ProviderError:
+        connection = self.adapter.connection
+        package = connection.sdk.load()
+        if isinstance(error, connection.sdk.get_errors(package)):
+            details = connection.sdk.read_error(package, error)
+            if details is not None:
+                return provider_errors.build_error(details, endpoint=connection.endpoint, model=connection.model)
+        if isinstance(error, _PARSE_ERRORS):
+            return self._build_bad_response_error()
+        return provider_errors.build_unreachable_error(error, endpoint=connection.endpoint)
+
+    def _parse(self, parse: Callable[[Any], Any], value: Any) -> Any:
+        try:
+            return parse(value)
+        except _PARSE_ERRORS:
+            pass
+        raise self._build_bad_response_error()
+
+    def _build_bad_response_error(self) -> ProviderError:
+        return provider_errors.build_bad_response_error(self.adapter.connection.endpoint, self.adapter.response_noun)
+
+    def _build_response(self, response: Any, sent: ProviderRequest) -> ModelResponse:
+        parsed: ParsedResponse = self._parse(lambda value: _clean(self.adapter.parse_response(value)), response)
+        calls = [sent.definitions.decode(call) for call in parsed.calls]
+        return ModelResponse(
+            text=parsed.text if sent.response_schema is None else sent.response_schema.decode(parsed.text),
+            calls=tuple(calls),
+            finish_reason=_choose_finish_reason(parsed.finish_reason, calls),
+            usage=parsed.usage if self._prices is None else self._prices.apply(parsed.usage),
+            id=parsed.id,
+            model=parsed.model,
+            native=Native(format=self.adapter.format, items=tuple(parsed.native_items))
+            if parsed.native_items
+            else None,
+        )
+
+
+def _clean(parsed: ParsedResponse) -> ParsedResponse:
+    """Clean the text for UTF-8 and the native items for JSON, and make the ids of calls unique."""
+    items = json.loads(compact_json(list(parsed.native_items)))
+    if not all(isinstance(item, dict) for item in items):
+        raise TypeError("a native message must be an object")
+    return structs.replace(
+        parsed,
+        text=encodable(parsed.text),
+        calls=assign_unique_ids(parsed.calls),
+        id=encodable(str(parsed.id)),
+        model=encodable(str(parsed.model)),
+        native_items=items,
+    )
+
+
+def _choose_finish_reason(finish_reason: FinishReason, calls: Sequence[ToolCall]) -> FinishReason:
+    """The finish reason that agrees with the calls: many servers send `stop` with calls, or `tool_calls` without."""
+    if finish_reason == "stop" and calls:
+        return "tool_calls"
+    return "other" if finish_reason == "tool_calls" and not calls else finish_reason
+
+
+def read_token_count(value: Any) -> int:
+    """Read a number of tokens; 0 if a server leaves it out or sends null."""
+    return value if isinstance(value, int) and value > 0 else 0
+
+
+class DefinitionsCache:
+    """The definitions of the last pool that was sent, so that equal pools are rendered once, to the same bytes."""
+
+    def __init__(self, render: Callable[[Sequence[Tool[..., Any]]], Definitions[Any]]) -> None:
+        self._render = render
+        self._last: tuple[tuple[Tool[..., Any], ...], Definitions[Any]] = ((), render(()))
+
+    def get(self, tools: Sequence[Tool[..., Any]]) -> Definitions[Any]:
+        """The definitions of these tools."""
+        last, definitions = self._last
+        if len(last) != len(tools) or any(value is not other for value, other in zip(last, tools, strict=True)):
+            definitions = self._render(tools)
+            self._last = (tuple(tools), definitions)
+        return definitions
+
+    def get_allowed(self, request: ModelRequest) -> Definitions[Any]:
+        """The definitions that the tool choice allows, for an API that cannot limit a choice to some tools."""
+        choice = request.tool_choice
+        if not choice.allowed:
+            return self.get(request.tools)
+        check_tool_choice(choice.mode, choice.tool, choice.allowed, self._render(request.tools))
+        return self.get([tool for tool in request.tools if tool.name in choice.allowed])
+
+
+@asynccontextmanager
+async def open_events(method: Callable[..., Any], body: dict[str, Any]) -> AsyncGenerator[AsyncIterator[Any]]:
+    """Call an SDK's method with `stream=True`, and close the connection at the end."""
+    async with await method(**body, stream=True) as stream:
+        yield stream
