@@ -110,15 +110,11 @@ class Authorizer:
         """Whether decisions about this tool are recorded only, and block nothing."""
         return self._observed is not None and bool(self._observed.find(tool))
 
-    def decide_at_once(
+    def apply_rules(
         self, policy: CompiledPolicy, call: ToolCall, arguments: GetArguments, context: ToolContext[Any]
     ) -> Decision | None:
         """The policy's decision to allow a call, if nothing but its rules and the arguments has a say in it."""
-        if self.has_hooks or call.ask_operator:
-            return None
-        if policy.always_allowed is not None:
-            return policy.always_allowed
-        if policy.tool.permission_check is not None or policy.has_origins:
+        if self.has_hooks or call.ask_operator or policy.tool.permission_check is not None or policy.has_origins:
             return None
         if (context.session_id, call.id) in self.asked:  # The question is withdrawn when it is decided.
             return None

@@ -392,17 +392,20 @@ class EffectRunner:
         if running.stopped_by is not None or running.ref in self._claims or running.ref in self._unsettled:
             return None
         sent = effect.sent
-        decision = self._authorizer.decide_at_once(
-            effect.compiled.policy, sent.call, sent.get_arguments, effect.context
-        )
-        if decision is None:
-            return None
-        if effect.stored is not None:  # What was decided when it was stored holds.
-            item = effect.stored.item
-            decision = item.decision
-            if decision is None or decision.action != "allow" or item.approval is not None or item.repeat:
+        authorization = self._authorize_at_once(effect.compiled, sent, NOTHING_KNOWN)
+        if authorization is None:
+            decision = self._authorizer.apply_rules(
+                effect.compiled.policy, sent.call, sent.get_arguments, effect.context
+            )
+            if decision is None:
                 return None
-        return Authorization(decision=decision, call=sent.call, value=sent.value)
+            authorization = Authorization(decision=decision, call=sent.call, value=sent.value)
+        if effect.stored is None:
+            return authorization
+        item = effect.stored.item  # What was decided when it was stored holds.
+        if item.decision is None or item.decision.action != "allow" or item.approval is not None or item.repeat:
+            return None
+        return Authorization(decision=item.decision, call=sent.call, value=sent.value)
 
     def _authorize_at_once(
         self, compiled: CompiledTool, sent: CallArguments, known: LedgerDecision
