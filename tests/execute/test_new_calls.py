@@ -128,6 +128,12 @@ async def test_of_two_calls_of_one_effect_at_once_one_runs_and_the_other_joins()
     assert (len(desk.runs), [one.ok for one in results]) == (1, [True, True])
 
 
+class RemoteBook(Book):
+    """A ledger whose claims are undone after the call has its result."""
+
+    is_immediate = False
+
+
 # The ledger fails.
 
 
@@ -213,3 +219,41 @@ async def test_a_call_that_was_taken_over_is_looked_up_when_it_comes_again() -> 
 
     assert code_of(await second.run(call("pay", "c-1", invoice="R-1"), at())) == "outcome_unknown"
     assert await book.state("c-1") == "unknown"
+
+
+@warped
+@pytest.mark.parametrize("is_written", [True, False])
+async def test_a_call_whose_claim_is_being_undone_runs_when_that_is_over(is_written: bool) -> None:
+    desk, book = Desk(), RemoteBook()
+    executor = desk.executor(book, timeouts=Timeouts(overhead=60, in_progress=0.01))
+    book.away, book.forgets = {"claim": 1, "settle": 2}, is_written
+    results = [await executor.run(call("pay", "c-1", invoice="R-1"), at())]
+    book.forgets = False
+    results.append(await executor.run(call("pay", "c-1", invoice="R-1"), at()))
+    assert ({one.ok for one in results}, desk.runs) == ({False}, [])
+
+    await asyncio.sleep(10)
+    again = await executor.run(call("pay", "c-2" if is_written else "c-1", invoice="R-1"), at())
+    assert (again.ok, desk.runs, await book.state(again.call_id)) == (True, ["R-1"], "committed")
+
+
+@warped
+async def test_a_call_whose_claim_is_being_undone_is_not_taken_over_meanwhile() -> None:
+    book, runs = RemoteBook(), list[int]()
+
+    @tool(idempotent=True)
+    async def pay(invoice: str) -> str:
+        """Pay."""
+        runs.append(1)
+        raise ConnectionError("the bank hung up")
+
+    first, second = (Executor([pay], policy=ALLOWED, ledger=book) for _ in range(2))
+    await first.run(call("pay", "c-1", invoice="R-1"), at())
+    book.away = {"claim": 1, "settle": 2}
+    await second.run(call("pay", "c-1", invoice="R-1"), at())
+    assert code_of(await second.run(call("pay", "c-2", invoice="R-1"), at())) == "outcome_unknown"
+    assert (len(runs), await book.state("c-1")) == (1, "unknown")
+
+    await asyncio.sleep(10)
+    await second.run(call("pay", "c-2", invoice="R-1"), at())
+    assert (len(runs), await book.state("c-1")) == (2, "unknown")

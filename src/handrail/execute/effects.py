@@ -259,7 +259,13 @@ class EffectRunner:
         """
         running = effect.running
         if (authorization := self._authorize_new(effect)) is not None:
-            result = await self._claim_and_run(effect, NOTHING_KNOWN, authorization, admission, is_new=True)
+            try:
+                result = await self._claim_and_run(effect, NOTHING_KNOWN, authorization, admission, is_new=True)
+            except Refusal as refusal:
+                if effect.is_recalled:
+                    raise
+                answer = await self._answer_unclaimed(effect, refusal.result, admission)
+                raise Refusal(answer, refusal.decision) from refusal
             if result is not None:
                 return result
         for _ in range(_MAX_ROUNDS):
@@ -319,10 +325,14 @@ class EffectRunner:
             entry = await self._redact_entry(entry, effect.actual)
         if running.stopped_by is not None:
             raise CallStopped(running.stopped_by)
+        if self._settlement.is_undoing(running.ref):
+            if is_new:
+                return None
+            raise Refusal(failure_results.unavailable(effect.tool.name), effect.decision)
         self._claims[running.ref] = running
         try:
             started = build_started(effect.actual.call, effect.context) if self._events.has_listeners else None
-            if not await self._claim(effect, entry, authorization, started, admission, is_new=is_new):
+            if not await self._claim(effect, entry, authorization, started, is_new=is_new):
                 return None
             effect.is_recalled, effect.decision = True, authorization.decision
             return await self._run_claimed(effect, entry, authorization.approval, started, admission)
@@ -366,14 +376,18 @@ class EffectRunner:
             return found
         await self._takeover.prepare(effect, found, lambda: self._wait_for_turn(effect, admission))
         started = build_started(effect.actual.call, effect.context) if self._events.has_listeners else None
-        taken = await self._takeover.take(effect, found, started if self._is_audited else None)
-        if taken is None:
-            return None
-        if self._events.has_listeners:
-            self._events.emit(build_taken_over(effect, found.owner, taken.owner))
         ref = (entry.session_id, entry.call_id)
+        if self._settlement.is_undoing(ref):
+            return failure_results.outcome_unknown(effect.tool.name)
+        if ref in self._claims:  # Its own call has come again: this one joins it.
+            return None
         self._claims[ref] = effect.running
         try:
+            taken = await self._takeover.take(effect, found, started if self._is_audited else None)
+            if taken is None:
+                return None
+            if self._events.has_listeners:
+                self._events.emit(build_taken_over(effect, found.owner, taken.owner))
             return await self._run_claimed(effect, taken, None, started, admission)
         finally:
             del self._claims[ref]
@@ -390,6 +404,8 @@ class EffectRunner:
             return None
         running = effect.running
         if running.stopped_by is not None or running.ref in self._claims or running.ref in self._unsettled:
+            return None
+        if self._settlement.is_undoing(running.ref):
             return None
         sent = effect.sent
         authorization = self._authorize_at_once(effect.compiled, sent, NOTHING_KNOWN)
@@ -528,7 +544,6 @@ class EffectRunner:
         entry: Entry,
         authorization: Authorization,
         started: CallStarted | None,
-        admission: Admission,
         *,
         is_new: bool,
     ) -> bool:
@@ -552,8 +567,6 @@ class EffectRunner:
             await self._settlement.undo_claim(entry, claim, result)
             if not isinstance(error, Exception):
                 raise
-            if is_new:
-                result = await self._answer_unclaimed(effect, result, admission)
             raise Refusal(result, effect.decision) from error
 
     async def _answer_unclaimed(self, effect: EffectCall, unavailable: ToolResult, admission: Admission) -> ToolResult:

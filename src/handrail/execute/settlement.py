@@ -205,6 +205,7 @@ class Settlement:
         self._work = work
         self._background: set[asyncio.Future[Any]] = set()
         """Writes to the ledger that are still tried after their call had its result."""
+        self._undoing: set[CallRef] = set()
         self._ledger = ledger
         self._handlers = handlers
         self._redactor = redactor
@@ -308,15 +309,23 @@ class Settlement:
         if claim is None:
             await self.settle(entry, Outcome(result=result, happened="no"), retry_delays=())
         else:
+            self._undoing.add((entry.session_id, entry.call_id))
             self._keep(asyncio.ensure_future(self._undo_claim(entry, claim.rest, result)))
 
     async def _undo_claim(self, entry: Entry, claim: "asyncio.Task[bool] | None", result: ToolResult) -> None:
         # If that fails too, the entry becomes `unknown` when its lease is over.
-        if claim is not None:
-            await asyncio.wait([claim])
-            if not claim.cancelled() and claim.exception() is None and not claim.result():
-                return  # Another call was faster.
-        await self.settle(entry, Outcome(result=result, happened="no"))
+        try:
+            if claim is not None:
+                await asyncio.wait([claim])
+                if not claim.cancelled() and claim.exception() is None and not claim.result():
+                    return  # Another call was faster.
+            await self.settle(entry, Outcome(result=result, happened="no"))
+        finally:
+            self._undoing.discard((entry.session_id, entry.call_id))
+
+    def is_undoing(self, ref: CallRef) -> bool:
+        """Whether a claim of this call is being undone: what this executor wrote about it now would be undone, too."""
+        return ref in self._undoing
 
     def _keep(self, task: "asyncio.Future[Any]") -> None:
         """Hold a task until it ends: asyncio itself keeps weak references only."""
