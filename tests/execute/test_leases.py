@@ -10,8 +10,8 @@ import pytest
 
 from handrail import Executor, tool
 from handrail.execute import MemoryLedger, MemoryWork, Timeouts
+from handrail.execute.leases import LeaseKeeper
 from handrail.execute.ledger import Entry
-from handrail.execute.settlement import LeaseKeeper
 from tests.execute.helpers import ALLOWED, Held, at, call, code_of
 from tests.store.samples import an_entry
 

@@ -12,7 +12,7 @@ from handrail import Executor, Policy, Rule, Tool, ToolCall, ToolContext, tool
 from handrail.authorize.approvals import get_subject
 from handrail.errors import ApprovalError, ConfigError
 from handrail.execute import Timeouts
-from handrail.execute.settlement import LeaseKeeper
+from handrail.execute.leases import LeaseKeeper
 from handrail.store import SqlStore, ledger, open_store
 from tests.store.samples import an_approval, an_entry
 

@@ -13,6 +13,7 @@ from handrail.core.events import DoubtResolved, Event
 from handrail.core.redact import Redactor
 from handrail.core.values import Decision, ToolCall, ToolResult
 from handrail.errors import ConfigError
+from handrail.execute.leases import LeaseKeeper
 from handrail.execute.ledger import (
     Entry,
     Ledger,
@@ -23,7 +24,6 @@ from handrail.execute.ledger import (
 )
 from handrail.execute.results import finish_result
 from handrail.execute.scheduler import CallRef
-from handrail.execute.settlement import LeaseKeeper
 from handrail.execute.stored_calls import Work
 
 

@@ -1,6 +1,7 @@
 """Runs consequential calls: recall, authorise, wait, claim, run once, settle, in a task that outlives the caller."""
 
 import asyncio
+import math
 import time
 from contextlib import suppress
 from time import perf_counter
@@ -30,6 +31,7 @@ from handrail.execute.ledger import (
     Entry,
     LedgerDecision,
     awaits_plain_futures,
+    begin_lease,
     can_claim_new,
     is_same_decision,
 )
@@ -72,7 +74,7 @@ class EffectRunner:
         """The entries that this executor has claimed or taken over, and of which it did not write how they ended."""
         self._can_claim_new = can_claim_new(ledger)
         self.recall = CallRecall(parts, claims=self._claims)
-        self._takeover = Takeover(parts, recall=self.recall)
+        self._takeover = Takeover(parts)
         self.durable = None if parts.work is None else DurableCalls(parts, work=parts.work, recall=self.recall)
         """Stores calls of durable tools, and answers what became of them; None without a store of such calls."""
         self._ledger = ledger
@@ -97,6 +99,8 @@ class EffectRunner:
         self._is_immediate = ledger.is_immediate and approvals.is_immediate
         self._is_plain = awaits_plain_futures(ledger, approvals, parts.work)
         self._needs_lease = ledger.needs_lease
+        self._lease = parts.timeouts.lease if ledger.needs_lease else math.inf
+        self._lease_grace = parts.timeouts.lease_grace
         self._warns_without_customer = warns_without_customer and ledger.needs_lease
         self._is_written = ledger.is_written
         self._is_audited = parts.store.audit is not None
@@ -325,7 +329,7 @@ class EffectRunner:
             entry = await self._redact_entry(entry, effect.actual)
         if running.stopped_by is not None:
             raise CallStopped(running.stopped_by)
-        if self._settlement.is_undoing(running.ref):
+        if running.ref in self._settlement.undoing:
             if is_new:
                 return None
             raise Refusal(failure_results.unavailable(effect.tool.name), effect.decision)
@@ -377,7 +381,7 @@ class EffectRunner:
         await self._takeover.prepare(effect, found, lambda: self._wait_for_turn(effect, admission))
         started = build_started(effect.actual.call, effect.context) if self._events.has_listeners else None
         ref = (entry.session_id, entry.call_id)
-        if self._settlement.is_undoing(ref):
+        if ref in self._settlement.undoing:
             return failure_results.outcome_unknown(effect.tool.name)
         if ref in self._claims:  # Its own call has come again: this one joins it.
             return None
@@ -403,9 +407,9 @@ class EffectRunner:
         if not self._can_claim_new or self._is_limited or not effect.queue_entry.is_granted:
             return None
         running = effect.running
-        if running.stopped_by is not None or running.ref in self._claims or running.ref in self._unsettled:
+        if running.stopped_by is not None or running.ref in self._claims:
             return None
-        if self._settlement.is_undoing(running.ref):
+        if running.ref in self._unsettled or running.ref in self._settlement.undoing:
             return None
         sent = effect.sent
         authorization = self._authorize_at_once(effect.compiled, sent, NOTHING_KNOWN)
@@ -508,7 +512,9 @@ class EffectRunner:
                 effect.tool.name,
             )
         session_id, call_id = effect.running.ref
-        run_until, lease_until = self._settlement.leases.begin(now, effect.compiled.max_duration)
+        run_until, lease_until = begin_lease(
+            now, effect.compiled.max_duration, lease=self._lease, grace=self._lease_grace
+        )
         return Entry(
             session_id=session_id,
             call_id=call_id,

@@ -16,6 +16,7 @@ from handrail.core.secrets import Reference, Secrets
 from handrail.execute.event_bus import EventBus
 from handrail.execute.executor_store import Store, StoreParts, find_work
 from handrail.execute.handlers import HandlerRunner
+from handrail.execute.leases import LeaseKeeper
 from handrail.execute.ledger import Ledger, LedgerReader
 from handrail.execute.limit_checks import AdmissionControl
 from handrail.execute.limits import Limits, RetryPolicy, Timeouts
@@ -23,7 +24,7 @@ from handrail.execute.output_limit import OutputLimiter
 from handrail.execute.results import CallResults
 from handrail.execute.running import RunningCalls
 from handrail.execute.scheduler import Scheduler
-from handrail.execute.settlement import LeaseKeeper, Settlement
+from handrail.execute.settlement import Settlement
 from handrail.execute.stored_calls import Work
 from handrail.execute.threads import WorkerThreads
 from handrail.execute.verification import Verification

@@ -109,6 +109,12 @@ class Entry(Struct, frozen=True, kw_only=True, gc=False):
         return f"{self.key[:32]}-{self.repeat}"
 
 
+def begin_lease(now: float, max_duration: float, *, lease: float, grace: float) -> tuple[float, float]:
+    """Until when a call that is claimed now could run, and until when its first lease of so many seconds lasts."""
+    run_until = now + max_duration + grace
+    return run_until, min(run_until, now + lease)
+
+
 def settle_entry(entry: Entry, state: State, recorded: RecordedResult, *, now: float) -> Entry:
     """The entry with the outcome of its call."""
     changed = entry.changed_arguments if state == "unknown" else None

@@ -17,7 +17,7 @@ from handrail.core.time_budget import TimeBudget
 from handrail.core.values import ToolCall, ToolResult
 from handrail.execute.executor_parts import CallParts
 from handrail.execute.executor_tools import CompiledTool
-from handrail.execute.ledger import Entry, LedgerDecision, is_unchanged
+from handrail.execute.ledger import Entry, LedgerDecision
 from handrail.execute.limit_checks import Admission
 from handrail.execute.results import describe_duplicate, describe_entry, finish_result, replay
 from handrail.execute.running import CallStopped, EffectCall, RunningCall
@@ -99,26 +99,6 @@ class CallRecall:
             if now_known is None or now_known.state_at(time.time()) != "running":
                 return True
         return False
-
-    async def wait_until_abandoned(self, entry: Entry) -> bool:
-        """Wait until the owner of an entry whose lease is over is known to be gone.
-
-        Returns whether it is; False if the entry changed, or the time is over.
-        """
-        ref, leases = (entry.session_id, entry.call_id), self._settlement.leases
-        ends = time.monotonic() + self._in_progress_timeout
-        while not leases.is_abandoned(entry):
-            if (left := ends - time.monotonic()) <= 0:
-                return False
-            await asyncio.sleep(min(_LAST_LOOK, left))
-            try:
-                now_known = await self._reader.get(ref, TimeBudget(self._overhead_timeout))
-            except Exception:
-                log.exception("the ledger cannot be read")
-                return False
-            if now_known is None or not is_unchanged(now_known, entry):
-                return False
-        return True
 
     async def answer(
         self, effect: EffectCall, known: LedgerDecision, admission: Admission

@@ -1,7 +1,9 @@
 """Ends a doubt: what becomes of a call that was begun, and whose owner never said how it ended."""
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from typing import Final
 
 from msgspec import structs
 
@@ -12,23 +14,27 @@ from handrail.core.log import log
 from handrail.core.time_budget import TimeBudget
 from handrail.core.values import ToolResult
 from handrail.execute.executor_parts import CallParts
-from handrail.execute.ledger import Entry, awaits_plain_futures
-from handrail.execute.recall import CallRecall
+from handrail.execute.ledger import Entry, awaits_plain_futures, is_unchanged
 from handrail.execute.running import CallStopped, EffectCall
+
+_INTERVAL: Final = 0.5
+"""Seconds between two looks at a lease that is over."""
 
 
 class Takeover:
     """Takes calls over from owners that are gone, for one executor."""
 
-    def __init__(self, parts: CallParts, *, recall: CallRecall) -> None:
+    def __init__(self, parts: CallParts) -> None:
         self._ledger = parts.ledger
         self._is_plain = awaits_plain_futures(parts.ledger)
         self._authorizer = parts.authorizer
         self._digests = parts.digests
-        self._recall = recall
+        self._reader = parts.reader
         self._settlement = parts.settlement
         self._verification = parts.verification
         self._owner = parts.owner
+        self._overhead_timeout = parts.timeouts.overhead
+        self._in_progress_timeout = parts.timeouts.in_progress
 
     async def end_doubt(self, effect: EffectCall, entry: Entry) -> ToolResult | Entry:
         """The result of a call in doubt, or its entry if it may be taken over: the first that fits counts.
@@ -45,10 +51,30 @@ class Takeover:
                 found = await effect.running.wait(verifying)
                 if found != "nothing happened":
                     return found or unknown
-            is_abandoned = await effect.running.wait(self._recall.wait_until_abandoned(entry))
+            is_abandoned = await effect.running.wait(self._wait_until_abandoned(entry))
         except CallStopped:
             return unknown
         return entry if is_abandoned else unknown
+
+    async def _wait_until_abandoned(self, entry: Entry) -> bool:
+        """Wait until the owner of an entry whose lease is over is known to be gone.
+
+        Returns whether it is; False if the entry changed, or the time is over.
+        """
+        ref, leases = (entry.session_id, entry.call_id), self._settlement.leases
+        ends = time.monotonic() + self._in_progress_timeout
+        while not leases.is_abandoned(entry):
+            if (left := ends - time.monotonic()) <= 0:
+                return False
+            await asyncio.sleep(min(_INTERVAL, left))
+            try:
+                now_known = await self._reader.get(ref, TimeBudget(self._overhead_timeout))
+            except Exception:
+                log.exception("the ledger cannot be read")
+                return False
+            if now_known is None or not is_unchanged(now_known, entry):
+                return False
+        return True
 
     async def prepare(self, effect: EffectCall, entry: Entry, wait_for_turn: Callable[[], Awaitable[None]]) -> None:
         """Make a call ready to run that another owner began: with what was authorised then, when it is its turn.
