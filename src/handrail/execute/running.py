@@ -17,7 +17,7 @@ from handrail.core.time_budget import TimeBudget
 from handrail.core.tool import OnInterrupt, Tool
 from handrail.core.values import Decision, ToolCall, ToolResult
 from handrail.errors import ConfigError, ToolError
-from handrail.execute.scheduler import CallRef, QueueEntry
+from handrail.execute.scheduler import CURRENT_SCOPE, CallRef, CallScope, QueueEntry
 from handrail.execute.threads import ThreadJob
 from handrail.execute.tool_pool import CompiledTool
 
@@ -204,7 +204,7 @@ class RunningCall(Struct, eq=False):
             raise CallStopped(self.stopped_by)
         self.has_begun = True
         variables = copy_context()  # What the handler sets does not reach the caller, in whose task it may run.
-        is_over, value = take_first_step(coroutine, variables)
+        is_over, value = variables.run(take_first_step, coroutine)
         if is_over:
             return value
         return await self.wait(resume_coroutine(coroutine, value, self, variables), timeout, deadlines)
@@ -334,15 +334,18 @@ class RunningCalls:
 # drives the steps of stores, has more of them.
 
 
-def take_first_step(coroutine: Coroutine[Any, Any, Any], variables: Context) -> tuple[bool, Any]:
+def take_first_step(coroutine: Coroutine[Any, Any, Any], scope: CallScope | None = None) -> tuple[bool, Any]:
     """Take the first step of a coroutine: whether it is over, and what it returned or else waits for.
 
-    A handler that never waits is then over without a timer and without an entry among the running calls: 4.5 µs for a
+    It runs in the context variables of the coroutine, and makes `scope` the call that the coroutine belongs to. A
+    handler that never waits is then over without a timer and without an entry among the running calls: 4.5 µs for a
     whole read instead of 9.2, 27 µs for a consequential call instead of 29 (Python 3.11). `resume_coroutine` awaits the
     rest of one that waits.
     """
+    if scope is not None:
+        CURRENT_SCOPE.set(scope)
     try:
-        return False, variables.run(coroutine.send, None)
+        return False, coroutine.send(None)
     except StopIteration as returned:
         return True, returned.value
     except asyncio.CancelledError as error:

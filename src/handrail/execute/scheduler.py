@@ -278,16 +278,15 @@ class Scheduler:
         CURRENT_SCOPE.set(scope)
         return scope
 
-    def open_scope_if_idle(self, ref: CallRef) -> CallScope | None:
+    def build_scope_if_idle(self, ref: CallRef) -> CallScope | None:
         """The scope of a call that nothing runs or waits before; None if it has to enter the queue of its session."""
-        parent, scheduler = CURRENT_SCOPE.get(), self
-        if parent is not None:
-            parent, scheduler = current_scope(), self._for_session(ref[0], parent)
-        if ref[0] in scheduler.sessions:
+        parent = CURRENT_SCOPE.get()
+        if parent is None:
+            return None if ref[0] in self.sessions else CallScope(self, ref, None, None)
+        parent = current_scope()
+        if ref[0] in self._for_session(ref[0], parent).sessions:
             return None
-        scope = CallScope(self, ref, None, parent, () if parent is None else parent.limits)
-        CURRENT_SCOPE.set(scope)
-        return scope
+        return CallScope(self, ref, None, parent, () if parent is None else parent.limits)
 
     def is_inside(self, ref: CallRef, scope: CallScope | None) -> bool:
         """Whether this scope is inside a call, which then must not be waited for."""
