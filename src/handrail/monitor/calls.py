@@ -57,12 +57,13 @@ class CallCounter:
     """Counts, per session, the calls without a result and those whose handler runs."""
 
     def __init__(self) -> None:
-        self._sessions: dict[str, _Session] = {}
+        self.sessions: dict[str, _Session] = {}
+        """The sessions with open calls."""
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
         """The number of sessions with open calls."""
-        return len(self._sessions)
+        return len(self.sessions)
 
     def count(self, event: object) -> None:
         """Count an event."""
@@ -75,13 +76,13 @@ class CallCounter:
 
     def get(self, session_id: str) -> tuple[int, int]:
         """Return how many calls of a session have no result, and how many of their handlers run."""
-        session = self._sessions.get(session_id)
+        session = self.sessions.get(session_id)
         return (0, 0) if session is None else (len(session.calls), session.active)
 
     def _add(self, event: CallAccepted | CallStarted, *, active: bool) -> None:
-        session = self._sessions.get(event.session_id)
+        session = self.sessions.get(event.session_id)
         if session is None:
-            session = self._sessions[event.session_id] = _Session()
+            session = self.sessions[event.session_id] = _Session()
         call = event.call
         previous = session.calls.get(id(call))
         was_active = previous is not None and previous[1]
@@ -90,11 +91,11 @@ class CallCounter:
             session.active += 1
 
     def _remove(self, event: CallFinished | CallIgnored) -> None:
-        session = self._sessions.get(event.session_id)
+        session = self.sessions.get(event.session_id)
         found = None if session is None else session.calls.pop(id(event.call), None)
         if session is None or found is None:
             return
         if found[1]:
             session.active -= 1
         if not session.calls:
-            del self._sessions[event.session_id]
+            del self.sessions[event.session_id]
