@@ -26,8 +26,9 @@ from handrail.execute.call_parts import CallParts
 from handrail.execute.event_bus import build_started
 from handrail.execute.handlers import Outcome, outcome_of_error
 from handrail.execute.results import finish_result, finish_text, note_changes
-from handrail.execute.running import CallStopped, RunningCall, resume_coroutine, take_first_step
+from handrail.execute.running import RETURNED, CallStopped, FirstSteps, RunningCall, begin_first_steps, resume_coroutine
 from handrail.execute.scheduler import (
+    CURRENT_SCOPE,
     CallRef,
     CallScope,
     LocksCrossed,
@@ -73,6 +74,8 @@ class ReadRunner:
             max_entries=MAX_REMEMBERED, max_bytes=max_remembered_bytes
         )
         """The results of tools with `cache_for`. Those that others than the session may get are in the session ""."""
+        self._first_steps: list[FirstSteps] = []
+        """Those that are free: as many as calls were made inside each other."""
         self._unresolved: dict[CallRef, RunningCall] = {}
         """Calls that are over, and whose result is not yet handed to those who wait for it."""
 
@@ -89,7 +92,7 @@ class ReadRunner:
         Most calls are allowed, not limited, alone in their session, and their handler never waits: they need no
         coroutine.
         """
-        started = perf_counter()
+        started, scheduler = perf_counter(), self._scheduler
         session_id, call_id = context.session_id, call.id
         ref = (session_id, call_id or f"no id: {uuid4().hex}")
         # Two look-ups here instead of `BoundedStore.get`: every read takes this path.
@@ -103,9 +106,12 @@ class ReadRunner:
         tool = compiled.tool
         try:
             value = tool.parse(call.arguments_json)
-            scope = None
-            if compiled.is_fast and self._has_fast_path and not (self._asked and ref in self._asked):
-                scope = self._scheduler.build_scope_if_idle(ref)
+            if not compiled.is_fast or not self._has_fast_path or (self._asked and ref in self._asked):
+                scope = None
+            elif CURRENT_SCOPE.get() is None and session_id not in scheduler.sessions:
+                scope = CallScope(scheduler, ref, None, None)  # Most calls are not made by another one.
+            else:
+                scope = scheduler.build_scope_if_idle(ref)
             if scope is None:
                 waiting = self._run_full(compiled, call, value, context, ref)
                 return self._wait_for_outcome(waiting, compiled, call, context, ref, started)
@@ -115,17 +121,19 @@ class ReadRunner:
             try:
                 coroutine = tool.handler(value, inner)
                 variables = copy_context()  # What the handler sets does not reach the caller, in whose task it runs.
-                is_over, output = variables.run(take_first_step, coroutine, scope)
+                steps = self._first_steps.pop() if self._first_steps else begin_first_steps()
+                step = variables.run(steps.send, (coroutine, scope))
             except BaseException as error:  # noqa: BLE001  # as in HandlerRunner
                 scope.is_over = True
                 outcome = outcome_of_error(compiled, error, has_begun=True)
             else:
-                if not is_over:
+                if step is not RETURNED:
+                    scope.has_waited = True
                     running = RunningCall(call, tool, inner, call.arguments_json, ref, has_begun=True)
-                    rest = resume_coroutine(coroutine, output, running, variables)
-                    waiting = self._wait_for_rest(compiled, running, rest, scope)
-                    return self._wait_for_outcome(waiting, compiled, call, context, ref, started)
-                scope.is_over = True
+                    rest = resume_coroutine(steps, step, running, variables)
+                    return self._wait_for_rest(compiled, running, rest, scope, context, started)
+                self._first_steps.append(steps)
+                output, scope.output, scope.is_over = scope.output, None, True
                 if type(output) is str and len(output) <= compiled.max_output_chars:
                     outcome = output
                 elif is_plain(output):
@@ -137,9 +145,39 @@ class ReadRunner:
             return self._end_with_error(error, compiled, call, context, ref, started)
         return self._end(outcome, compiled.decision, call, context, ref, started, call)
 
+    async def _wait_for_rest(
+        self,
+        compiled: CompiledTool,
+        running: RunningCall,
+        rest: Any,
+        scope: CallScope,
+        context: ToolContext[Any],
+        started: float,
+    ) -> ToolResult:
+        """Wait for a handler that has begun, under its timeout, as one of the running calls; then end the call."""
+        call, ref, output = running.call, scope.ref, None
+        try:
+            queue = self._scheduler.enter_running(ref[0], compiled.concurrency, scope.parent)
+            self._running.add(running)
+            try:
+                output = await running.wait(rest, compiled.timeout, self._handlers.deadlines)
+            except BaseException as error:  # noqa: BLE001  # as in HandlerRunner
+                outcome = outcome_of_error(compiled, error, has_begun=True)
+            else:
+                outcome = output if type(output) is str and len(output) <= compiled.max_output_chars else None
+            finally:
+                queue.leave()
+                self._leave(ref, running)
+                scope.is_over = True
+            if outcome is None:
+                outcome = await self._handlers.collect_outcome(compiled, output, ref[0])
+        except BaseException as error:  # noqa: BLE001  # it is raised again, if it must be
+            return self._end_with_error(error, compiled, call, context, ref, started)
+        return self._end(outcome, compiled.decision, call, context, ref, started, call)
+
     async def _wait_for_outcome(
         self,
-        waiting: Coroutine[Any, Any, Outcome | str | _Authorized],
+        waiting: Coroutine[Any, Any, Outcome | _Authorized],
         compiled: CompiledTool,
         sent: ToolCall,
         context: ToolContext[Any],
@@ -221,36 +259,19 @@ class ReadRunner:
             return None
         return None
 
-    async def _wait_for_rest(
-        self, compiled: CompiledTool, running: RunningCall, rest: Any, scope: CallScope
-    ) -> Outcome | str:
-        """Wait for a handler that has begun, under its timeout, as one of the running calls."""
-        queue = self._scheduler.enter_running(scope.ref[0], compiled.concurrency, scope.parent)
-        self._running.add(running)
-        try:
-            output = await running.wait(rest, compiled.timeout, self._handlers.deadlines)
-        except BaseException as error:  # noqa: BLE001  # as in HandlerRunner
-            return outcome_of_error(compiled, error, has_begun=True)
-        finally:
-            queue.leave()
-            self._leave(scope.ref, running)
-            scope.is_over = True
-        if type(output) is str and len(output) <= compiled.max_output_chars:
-            return output
-        return await self._handlers.collect_outcome(compiled, output, scope.ref[0])
-
     async def _run_full(
         self, compiled: CompiledTool, call: ToolCall, value: Any, context: ToolContext[Any], ref: CallRef
     ) -> _Authorized:
         """The path with everything: a queue, a decision, a cache, limits and retries."""
         tool = compiled.tool
-        lock_key = _compute_lock_key(tool, call, value)
+        lock_key = None if tool.lock_key is None else _compute_lock_key(tool, call, value)
         entries = [self._scheduler.enqueue(context.session_id, compiled.concurrency, lock_key=lock_key)]
         running = RunningCall(call, tool, context, call.arguments_json, ref)
         self._running.add(running)
         scope = self._scheduler.open_scope(ref, entries[0])
         admission = Admission(self._admission, tool, scope)
-        self._events.emit_accepted(call, context)
+        if self._events.has_listeners:
+            self._events.emit_accepted(call, context)
         try:
             return await self._run_steps(compiled, value, context, running, entries, admission)
         except CallStopped:  # Before the handler was entered.
@@ -304,7 +325,8 @@ class ReadRunner:
             if await self._authorizer.consume_approval(authorization, tool, TimeBudget(self._overhead_timeout)):
                 break  # Otherwise another call was faster: ask again.
         actual = authorization.call
-        self._events.emit_started(actual, context)
+        if self._events.has_listeners:
+            self._events.emit(build_started(actual, context))
         inner = self._handlers.build_context(actual, context) if tool.takes_context else context
         outcome = await self._handlers.run(compiled, running, authorization.value, inner)
         admission.report(outcome.is_healthy)
