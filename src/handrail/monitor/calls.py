@@ -20,26 +20,27 @@ class OpenCalls(Generic[T]):
     """
 
     def __init__(self) -> None:
-        self._open: dict[tuple[str, int], tuple[ToolCall, T]] = {}
+        self.by_call: dict[tuple[str, int], tuple[ToolCall, T]] = {}
+        """The values; empty if no call is open."""
 
     def __len__(self) -> int:
-        return len(self._open)
+        return len(self.by_call)
 
     def put(self, event: CallEvent, value: T) -> T | None:
         """Set the value of a call; return the previous one."""
         identity = (event.session_id, id(event.call))
-        previous = self._open.get(identity)
-        self._open[identity] = (event.call, value)  # The reference keeps the id of the object unique.
+        previous = self.by_call.get(identity)
+        self.by_call[identity] = (event.call, value)  # The reference keeps the id of the object unique.
         return previous[1] if previous else None
 
     def get(self, event: CallEvent) -> T | None:
         """Return the value of a call, if it is open."""
-        found = self._open.get((event.session_id, id(event.call)))
+        found = self.by_call.get((event.session_id, id(event.call)))
         return found[1] if found else None
 
     def pop(self, event: CallEvent) -> T | None:
         """Remove a call; return its value."""
-        found = self._open.pop((event.session_id, id(event.call)), None)
+        found = self.by_call.pop((event.session_id, id(event.call)), None)
         return found[1] if found else None
 
 

@@ -181,15 +181,15 @@ class Traces:
     def _find_parent(self, session_id: str) -> "Context":
         """The context of a session's turn, if one is running; else the current one."""
         current = self._context.get_current()
-        turn = self._turns.get(session_id) if self._turns else None
+        turn = self._turns.get(session_id)
         return current if turn is None else self._trace.set_span_in_context(turn, current)
 
     # Tool calls.
 
     def _start_span(self, event: CallStarted) -> None:
-        if (repeated := self._calls.pop(event)) is not None:
+        if self._calls.by_call and (repeated := self._calls.pop(event)) is not None:
             self._end(repeated, event.at)  # It is no parent of its repetition.
-        parent = self._find_parent(event.session_id)
+        parent = self._find_parent(event.session_id) if self._turns else self._context.get_current()
         span = self._build_span(event, event.call, event.at, parent, started=True)
         if event.agent_id is not None:
             span.set_attribute(genai.AGENT_ID, shorten(event.agent_id, _MAX_CHARS))
