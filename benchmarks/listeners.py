@@ -23,7 +23,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from prometheus_client import CollectorRegistry
 
 from benchmarks.dispatch import ARGUMENTS, NAME
-from benchmarks.targets import AUDIT_ROW, IN_BACKGROUND_ROW
+from benchmarks.targets import AUDIT_ROW, EVERY_MONITOR_ROW, IN_BACKGROUND_ROW
 from handrail import Executor, ToolCall, ToolContext, tool
 from handrail.monitor import JsonFormatter, Log, Metrics, Traces
 from handrail.store import open_store
@@ -65,7 +65,7 @@ async def measure(*, rounds: int) -> dict[str, float]:
                 "Log in the background": [_log(in_background=True)],
                 "Metrics": [Metrics(CollectorRegistry())],
                 "Traces": [Traces(TracerProvider())],
-                "Log, Metrics, Traces": [
+                EVERY_MONITOR_ROW: [
                     _log(), Metrics(CollectorRegistry()), Traces(TracerProvider())
                 ],
                 IN_BACKGROUND_ROW: [

@@ -405,9 +405,9 @@ class MissingExtraError(ConfigError, ImportError):
 
 def shorten(text: str, limit: int = 80) -> str:
     """Shorten an untrusted text to printable characters within a limit."""
+    if len(text) <= limit and text.isprintable():
+        return text
     clipped = text if len(text) <= limit else f"{text[:limit]}…"
-    if clipped.isprintable():
-        return clipped
     return "".join(char if char.isprintable() else "�" for char in clipped)
 
 

@@ -1,6 +1,7 @@
 """Calls without consequences: remembered by id, cached where the tool says so, never mixed up."""
 
 import asyncio
+import weakref
 from contextvars import ContextVar
 from typing import Any
 
@@ -291,7 +292,58 @@ async def test_the_context_variables_that_an_async_read_sets_stay_in_it(waits: b
     assert variable.get() == "the caller's"
 
 
+async def test_reads_that_fail_wait_and_call_each_other_leave_the_next_ones_as_they_are() -> None:
+    @tool(read_only=True, concurrency_safe=True)
+    async def look(way: str, depth: int = 0) -> str:
+        """Look."""
+        if way == "fail":
+            raise ToolError("no", code="no")
+        if way == "cancel":
+            raise asyncio.CancelledError
+        if way == "wait":
+            await asyncio.sleep(0)
+        if depth:
+            inner = await executor.run(call("look", f"{way}-{depth}", way=way, depth=depth - 1), at())
+            return f"{way} {inner.output}"
+        return way
+
+    executor = Executor([look])
+    seen: list[Any] = []
+    for number, way in enumerate(("plain", "fail", "plain", "cancel", "wait", "plain")):
+        result = await executor.run(call("look", f"c-{number}", way=way, depth=2), at())
+        seen.append(result.output if result.ok else code_of(result))
+
+    assert seen == [
+        *("plain plain plain", "no", "plain plain plain", "tool_execution_failed"),
+        *("wait wait wait", "plain plain plain"),
+    ]
+    assert executor.running_calls("s-1") == ()
+
+
 # What is kept of results.
+
+
+@pytest.mark.parametrize("waits", [False, True])
+async def test_nothing_of_a_result_is_kept_beyond_its_session(waits: bool) -> None:
+    class Report:
+        """For the caller's own code."""
+
+    seen: list[weakref.ref[Report]] = []
+
+    @tool(read_only=True, concurrency_safe=True)
+    async def look() -> ToolResult:
+        """Look."""
+        report = Report()
+        seen.append(weakref.ref(report))
+        if waits:
+            await asyncio.sleep(0)
+        return ToolResult(output="seen", context=report)
+
+    executor = Executor([look])
+    assert isinstance((await executor.run(call("look"), at())).context, Report)
+    await executor.cancel_all("s-1")
+
+    assert [report() for report in seen] == [None]
 
 
 def test_the_newest_values_are_kept_by_number_and_by_bytes_and_a_session_is_forgotten_whole() -> None:

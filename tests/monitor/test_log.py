@@ -358,6 +358,30 @@ def test_the_fields_survive_a_queue(lines: Lines) -> None:
     assert line["message"].startswith("call finished: look, ok")
 
 
+@pytest.mark.parametrize("wins", ["added", "changed", "removed", "formatted"])
+def test_what_a_filter_makes_of_a_record_is_in_its_line(lines: Lines, wins: str) -> None:
+    def change(record: Any) -> bool:
+        if wins == "added":
+            record.region = "north"
+        elif wins == "changed":
+            record.tool, record.event = "look elsewhere", "call_over"
+        elif wins == "removed":
+            del record.call_id
+        else:
+            logging.Formatter("%(asctime)s %(message)s").format(record)  # Keeps both in the record.
+        return True
+
+    lines.logger.addFilter(change)
+    lines.log(finished(ToolResult(output="x")))
+
+    line = json.loads(JsonFormatter().format(lines.records[0]))
+    changed = wins == "changed"
+    assert (line["tool"], line["event"]) == ("look elsewhere", "call_over") if changed else ("look", "call_finished")
+    assert line["message"] == f"{line['event'].replace('_', ' ')}: {line['tool']}, ok, {line['duration_ms']} ms"
+    assert (line.get("region"), "call_id" in line) == ("north" if wins == "added" else None, wins != "removed")
+    assert "asctime" not in line
+
+
 def test_other_peoples_records_are_written_redacted() -> None:
     def record(**options: Any) -> logging.LogRecord:
         return logging.makeLogRecord({"name": "shop", "levelname": "ERROR", **options})

@@ -1,6 +1,10 @@
 """Counts, latency and errors per tool and tenant, in the registry that a service exposes."""
 
+import os
+import subprocess
+import sys
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -123,6 +127,32 @@ async def test_slow_calls_running_calls_and_open_breakers_are_counted() -> None:
     assert samples(metrics, "handrail_calls_slow_total", "tool") == {"late": 1}
     assert metrics.registry.get_sample_value("handrail_calls_running") == 0
     assert samples(metrics, "handrail_breaker_open", "tool") == {"crash": 1}
+
+
+def test_running_calls_are_counted_for_other_processes_too(tmp_path: Path) -> None:
+    code = """
+from prometheus_client import CollectorRegistry, multiprocess
+from handrail import ToolCall, ToolResult
+from handrail.core.events import CallFinished, CallStarted
+from handrail.monitor import Metrics
+
+metrics, registry, about = Metrics(CollectorRegistry()), CollectorRegistry(), {"at": 0.0, "session_id": "s"}
+calls = [ToolCall(id=name, name="look") for name in "abc"]
+for one in calls:
+    metrics(CallStarted(call=one, **about))
+metrics(CallFinished(call=calls[0], result=ToolResult(output="x"), **about))
+multiprocess.MultiProcessCollector(registry)
+print(registry.get_sample_value("handrail_calls_running"))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.stdout.strip(), done.stderr) == ("2.0", "")
 
 
 # The registry

@@ -2,11 +2,16 @@
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from handrail.core.lazy_modules import LazyModule
 from handrail.core.redact import hide_value
 from handrail.errors import ConfigError
+
+if TYPE_CHECKING:
+    import pathlib
+else:
+    pathlib = LazyModule("pathlib")
 
 Reference = str | Callable[[], str]
 
@@ -100,7 +105,7 @@ def _fetch_value(reference: Reference, *, name: str, secrets: Mapping[str, str] 
             raise ConfigError(f"{name} refers to the secret `{place}`, which is not among the secrets of this call.")
         return (secrets or {})[place]
     try:
-        return Path(place).read_text(encoding="utf-8").strip()
+        return pathlib.Path(place).read_text(encoding="utf-8").strip()
     except OSError as error:
         raise ConfigError(f"{name} refers to a file that cannot be read: {error.strerror}.") from error
     except UnicodeDecodeError:

@@ -314,7 +314,10 @@ class Executor:
             or not self._store.is_open
         ):
             return await self._run_prepared(await self._preparation.prepare(self._pool, call, context), call, context)
-        result = await (self._reads if compiled.tool.read_only else self._effects).run(compiled, call, context)
+        if not compiled.tool.read_only:
+            result = await self._effects.run(compiled, call, context)
+        elif not isinstance(result := self._reads.begin(compiled, call, context), ToolResult):
+            result = await result
         if self._pool.sources:
             self._pool.add_to_provenance(compiled.tool, call, result, context)
         return result

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextvars import copy_context
 from time import perf_counter
 from typing import Any, Final, Generic, TypeVar
@@ -21,12 +21,13 @@ from handrail.core.time_budget import TimeBudget
 from handrail.core.tool import Tool
 from handrail.core.values import Approval, Decision, ToolCall, ToolResult
 from handrail.errors import ToolError, must_propagate
+from handrail.execute.event_bus import build_started
 from handrail.execute.executor_parts import CallParts
 from handrail.execute.executor_tools import CompiledTool
 from handrail.execute.handlers import Outcome, outcome_of_error
 from handrail.execute.limit_checks import Admission
 from handrail.execute.results import finish_result, finish_text, note_changes
-from handrail.execute.running import CallStopped, RunningCall, resume_coroutine, take_first_step
+from handrail.execute.running import RETURNED, CallStopped, FirstSteps, RunningCall, begin_first_steps, resume_coroutine
 from handrail.execute.scheduler import (
     CURRENT_SCOPE,
     CallRef,
@@ -46,6 +47,8 @@ _BYTES_PER_CHAR: Final = 10
 """What a dict or a list takes in memory for each character that it has as JSON text."""
 
 
+_Authorized = tuple[Outcome, Decision | None, ToolCall]
+"""What came of a call, what was decided about it, and the call that was authorised."""
 _Read = tuple[ToolCall, ToolResult, str | None, str | None, str | None]
 """A call, its result, and its tenant, customer and agent."""
 
@@ -57,6 +60,7 @@ class ReadRunner:
         self._redactor = parts.redactor
         self._overhead_timeout = parts.timeouts.overhead
         self._authorizer = authorizer = parts.authorizer
+        self._asked = authorizer.asked
         self._handlers = handlers = parts.handlers
         self._scheduler = parts.scheduler
         self._admission = admission = parts.admission
@@ -70,50 +74,141 @@ class ReadRunner:
             max_entries=MAX_REMEMBERED, max_bytes=max_remembered_bytes
         )
         """The results of tools with `cache_for`. Those that others than the session may get are in the session ""."""
+        self._first_steps: list[FirstSteps] = []
+        """Those that are free: as many as calls were made inside each other."""
         self._unresolved: dict[CallRef, RunningCall] = {}
         """Calls that are over, and whose result is not yet handed to those who wait for it."""
 
     async def run(self, compiled: CompiledTool, call: ToolCall, context: ToolContext[Any]) -> ToolResult:
         """Run one call, or return the result that it had when it arrived before."""
-        started = perf_counter()
-        sent, size = call, 0
-        session_id = context.session_id
-        ref = (session_id, call.id or f"no id: {uuid4().hex}")
+        begun = self.begin(compiled, call, context)
+        return begun if isinstance(begun, ToolResult) else await begun
+
+    def begin(
+        self, compiled: CompiledTool, call: ToolCall, context: ToolContext[Any]
+    ) -> ToolResult | Coroutine[Any, Any, ToolResult]:
+        """Run one call until it has to wait: its result, or what to await for it.
+
+        Most calls are allowed, not limited, alone in their session, and their handler never waits: they need no
+        coroutine.
+        """
+        started, scheduler = perf_counter(), self._scheduler
+        session_id, call_id = context.session_id, call.id
+        ref = (session_id, call_id or f"no id: {uuid4().hex}")
         # Two look-ups here instead of `BoundedStore.get`: every read takes this path.
         newer, older = self._remembered.newer.get(session_id), self._remembered.older.get(session_id)
         if (
-            (newer is not None and call.id in newer)
-            or (older is not None and call.id in older)
+            (newer is not None and call_id in newer)
+            or (older is not None and call_id in older)
             or (self._running.by_session and self._running.find(ref) is not None)
         ):
-            return await self._repeat(compiled, call, context, ref)
-        decision = compiled.decision
+            return self._repeat(compiled, call, context, ref)
+        tool = compiled.tool
         try:
-            value = compiled.tool.parse(call.arguments_json)
-            is_fast = compiled.is_fast and self._has_fast_path and ref not in self._authorizer.asked
-            scope = self._scheduler.open_scope_if_idle(ref) if is_fast else None
-            if scope is not None:
-                outcome = await self._run_at_once(compiled, call, value, context, scope)
+            value = tool.parse(call.arguments_json)
+            if not compiled.is_fast or not self._has_fast_path or (self._asked and ref in self._asked):
+                scope = None
+            elif CURRENT_SCOPE.get() is None and session_id not in scheduler.sessions:
+                scope = CallScope(scheduler, ref, None, None)  # Most calls are not made by another one.
             else:
-                outcome, decision, call = await self._run_full(compiled, call, value, context, ref)
-            if isinstance(outcome, str):
-                result, size = finish_text(outcome, call, started, decision), _ENTRY_BYTES + len(outcome)
+                scope = scheduler.build_scope_if_idle(ref)
+            if scope is None:
+                waiting = self._run_full(compiled, call, value, context, ref)
+                return self._wait_for_outcome(waiting, compiled, call, context, ref, started)
+            if self._events.has_listeners:
+                self._events.emit(build_started(call, context))
+            inner = self._handlers.build_context(call, context) if tool.takes_context else context
+            try:
+                coroutine = tool.handler(value, inner)
+                variables = copy_context()  # What the handler sets does not reach the caller, in whose task it runs.
+                steps = self._first_steps.pop() if self._first_steps else begin_first_steps()
+                step = variables.run(steps.send, (coroutine, scope))
+            except BaseException as error:  # noqa: BLE001  # as in HandlerRunner
+                scope.is_over = True
+                outcome = outcome_of_error(compiled, error, has_begun=True)
             else:
-                result, size = finish_result(outcome.result, call, started, decision), _estimate_bytes(outcome)
-        except ToolError as error:
-            result = finish_result(failure_results.error_result(error), call, started, decision)
-        except Refusal as refusal:
-            result = finish_result(refusal.result, call, started, refusal.decision)
-        except BaseException as error:
-            # If the caller was cancelled, a call that was reported as started is also reported as finished.
-            is_cancelled = must_propagate(error) or isinstance(error, GeneratorExit)
-            if not is_cancelled:
-                log.error("a call of %s failed", compiled.tool.name, exc_info=error)
-            failed = failure_results.call_cancelled if is_cancelled else failure_results.failed_before_start
-            result = self._results.report(call, context, failed(compiled.tool.name), started, decision)
-            if is_cancelled:
-                raise
-            return result
+                if step is not RETURNED:
+                    scope.has_waited = True
+                    running = RunningCall(call, tool, inner, call.arguments_json, ref, has_begun=True)
+                    rest = resume_coroutine(steps, step, running, variables)
+                    return self._wait_for_rest(compiled, running, rest, scope, context, started)
+                self._first_steps.append(steps)
+                output, scope.output, scope.is_over = scope.output, None, True
+                if type(output) is str and len(output) <= compiled.max_output_chars:
+                    outcome = output
+                elif is_plain(output):
+                    outcome = self._handlers.outcome_of_output(compiled, output, session_id)
+                else:
+                    waiting = self._handlers.collect_outcome(compiled, output, session_id)
+                    return self._wait_for_outcome(waiting, compiled, call, context, ref, started)
+        except BaseException as error:  # noqa: BLE001  # it is raised again, if it must be
+            return self._end_with_error(error, compiled, call, context, ref, started)
+        return self._end(outcome, compiled.decision, call, context, ref, started, call)
+
+    async def _wait_for_rest(
+        self,
+        compiled: CompiledTool,
+        running: RunningCall,
+        rest: Any,
+        scope: CallScope,
+        context: ToolContext[Any],
+        started: float,
+    ) -> ToolResult:
+        """Wait for a handler that has begun, under its timeout, as one of the running calls; then end the call."""
+        call, ref, output = running.call, scope.ref, None
+        try:
+            queue = self._scheduler.enter_running(ref[0], compiled.concurrency, scope.parent)
+            self._running.add(running)
+            try:
+                output = await running.wait(rest, compiled.timeout, self._handlers.deadlines)
+            except BaseException as error:  # noqa: BLE001  # as in HandlerRunner
+                outcome = outcome_of_error(compiled, error, has_begun=True)
+            else:
+                outcome = output if type(output) is str and len(output) <= compiled.max_output_chars else None
+            finally:
+                queue.leave()
+                self._leave(ref, running)
+                scope.is_over = True
+            if outcome is None:
+                outcome = await self._handlers.collect_outcome(compiled, output, ref[0])
+        except BaseException as error:  # noqa: BLE001  # it is raised again, if it must be
+            return self._end_with_error(error, compiled, call, context, ref, started)
+        return self._end(outcome, compiled.decision, call, context, ref, started, call)
+
+    async def _wait_for_outcome(
+        self,
+        waiting: Coroutine[Any, Any, Outcome | _Authorized],
+        compiled: CompiledTool,
+        sent: ToolCall,
+        context: ToolContext[Any],
+        ref: CallRef,
+        started: float,
+    ) -> ToolResult:
+        """Wait for the outcome of a call, and end it."""
+        decision, call = compiled.decision, sent
+        try:
+            outcome = await waiting
+            if isinstance(outcome, tuple):
+                outcome, decision, call = outcome
+        except BaseException as error:  # noqa: BLE001  # it is raised again, if it must be
+            return self._end_with_error(error, compiled, sent, context, ref, started)
+        return self._end(outcome, decision, call, context, ref, started, sent)
+
+    def _end(
+        self,
+        outcome: Outcome | str,
+        decision: Decision | None,
+        call: ToolCall,
+        context: ToolContext[Any],
+        ref: CallRef,
+        started: float,
+        sent: ToolCall,
+    ) -> ToolResult:
+        """The result of a call: remembered, reported, and handed to those who wait for it."""
+        if isinstance(outcome, str):
+            result, size = finish_text(outcome, call, started, decision), _ENTRY_BYTES + len(outcome)
+        else:
+            result, size = finish_result(outcome.result, call, started, decision), _estimate_bytes(outcome)
         if result.error is None and call.id and not result.media:  # Media would fill the memory: it is read again.
             read = (sent, result, context.tenant_id, context.customer_id, context.agent_id)
             self._remembered.put(ref, read, size + len(sent.arguments_json))
@@ -121,6 +216,32 @@ class ReadRunner:
             self._events.emit_finished(call, context, result)
         if self._unresolved and (running := self._unresolved.pop(ref, None)) is not None:
             running.resolve(result)
+        return result
+
+    def _end_with_error(
+        self,
+        error: BaseException,
+        compiled: CompiledTool,
+        call: ToolCall,
+        context: ToolContext[Any],
+        ref: CallRef,
+        started: float,
+    ) -> ToolResult:
+        """End a call whose handler was not reached, or whose caller was cancelled."""
+        if isinstance(error, ToolError):
+            refused = Outcome(result=failure_results.error_result(error), happened="no")
+            return self._end(refused, compiled.decision, call, context, ref, started, call)
+        if isinstance(error, Refusal):
+            refused = Outcome(result=error.result, happened="no")
+            return self._end(refused, error.decision, call, context, ref, started, call)
+        # If the caller was cancelled, a call that was reported as started is also reported as finished.
+        is_cancelled = must_propagate(error) or isinstance(error, GeneratorExit)
+        if not is_cancelled:
+            log.error("a call of %s failed", compiled.tool.name, exc_info=error)
+        failed = failure_results.call_cancelled if is_cancelled else failure_results.failed_before_start
+        result = self._results.report(call, context, failed(compiled.tool.name), started, compiled.decision)
+        if is_cancelled:
+            raise error
         return result
 
     async def request_approval(
@@ -138,57 +259,19 @@ class ReadRunner:
             return None
         return None
 
-    async def _run_at_once(
-        self, compiled: CompiledTool, call: ToolCall, value: Any, context: ToolContext[Any], scope: CallScope
-    ) -> Outcome | str:
-        """The path of most calls: allowed, not limited, alone in its session. A short text is returned as it is."""
-        tool, session_id = compiled.tool, scope.ref[0]
-        if self._events.has_listeners:
-            self._events.emit_started(call, context)
-        if tool.takes_context:
-            context = self._handlers.build_context(call, context)
-        try:
-            coroutine = tool.handler(value, context)
-            variables = copy_context()  # What the handler sets does not reach the caller, in whose task it runs.
-            is_over, output = take_first_step(coroutine, variables)
-            if not is_over:
-                running = RunningCall(call, tool, context, call.arguments_json, scope.ref, has_begun=True)
-                output = await self._wait_for_rest(
-                    compiled, running, resume_coroutine(coroutine, output, running, variables), scope
-                )
-        except BaseException as error:  # noqa: BLE001  # as in HandlerRunner
-            return outcome_of_error(compiled, error, has_begun=True)
-        finally:
-            scope.is_over = True
-            CURRENT_SCOPE.set(scope.parent)
-        if type(output) is str and len(output) <= compiled.max_output_chars:
-            return output
-        if is_plain(output):
-            return self._handlers.outcome_of_output(compiled, output, session_id)
-        return await self._handlers.collect_outcome(compiled, output, session_id)
-
-    async def _wait_for_rest(self, compiled: CompiledTool, running: RunningCall, rest: Any, scope: CallScope) -> Any:
-        """Wait for a handler that has begun, under its timeout, as one of the running calls."""
-        queue = self._scheduler.enter_running(scope.ref[0], compiled.concurrency, scope.parent)
-        self._running.add(running)
-        try:
-            return await running.wait(rest, compiled.timeout, self._handlers.deadlines)
-        finally:
-            queue.leave()
-            self._leave(scope.ref, running)
-
     async def _run_full(
         self, compiled: CompiledTool, call: ToolCall, value: Any, context: ToolContext[Any], ref: CallRef
-    ) -> tuple[Outcome, Decision | None, ToolCall]:
+    ) -> _Authorized:
         """The path with everything: a queue, a decision, a cache, limits and retries."""
         tool = compiled.tool
-        lock_key = _compute_lock_key(tool, call, value)
+        lock_key = None if tool.lock_key is None else _compute_lock_key(tool, call, value)
         entries = [self._scheduler.enqueue(context.session_id, compiled.concurrency, lock_key=lock_key)]
         running = RunningCall(call, tool, context, call.arguments_json, ref)
         self._running.add(running)
         scope = self._scheduler.open_scope(ref, entries[0])
         admission = Admission(self._admission, tool, scope)
-        self._events.emit_accepted(call, context)
+        if self._events.has_listeners:
+            self._events.emit_accepted(call, context)
         try:
             return await self._run_steps(compiled, value, context, running, entries, admission)
         except CallStopped:  # Before the handler was entered.
@@ -210,7 +293,7 @@ class ReadRunner:
         running: RunningCall,
         entries: list[QueueEntry],
         admission: Admission,
-    ) -> tuple[Outcome, Decision | None, ToolCall]:
+    ) -> _Authorized:
         """Authorise, look into the cache, wait, consume the approval, run; returns also the authorised call.
 
         A call whose arguments an approver changed waits for the lock of these, with a new entry.
@@ -242,7 +325,8 @@ class ReadRunner:
             if await self._authorizer.consume_approval(authorization, tool, TimeBudget(self._overhead_timeout)):
                 break  # Otherwise another call was faster: ask again.
         actual = authorization.call
-        self._events.emit_started(actual, context)
+        if self._events.has_listeners:
+            self._events.emit(build_started(actual, context))
         inner = self._handlers.build_context(actual, context) if tool.takes_context else context
         outcome = await self._handlers.run(compiled, running, authorization.value, inner)
         admission.report(outcome.is_healthy)

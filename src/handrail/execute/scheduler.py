@@ -9,7 +9,7 @@ call of that handler: it does not wait for it, and is scheduled among the other 
 import asyncio
 from collections import deque
 from contextvars import ContextVar
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from msgspec import Struct
 
@@ -34,6 +34,10 @@ class CallScope(Struct):
     limits: tuple[object, ...] = ()
     """The concurrency limits that the call already counts against, so that the calls it makes do not count again."""
     is_over: bool = False
+    has_waited: bool = False
+    """Whether its handler was not over after its first step."""
+    output: Any = None
+    """What its handler returned, until it is taken from here."""
     entry: "QueueEntry | None" = None
     """Its place in the queue of its lock, if it has a lock."""
     _inner: "Scheduler | None" = None
@@ -278,16 +282,12 @@ class Scheduler:
         CURRENT_SCOPE.set(scope)
         return scope
 
-    def open_scope_if_idle(self, ref: CallRef) -> CallScope | None:
+    def build_scope_if_idle(self, ref: CallRef) -> CallScope | None:
         """The scope of a call that nothing runs or waits before; None if it has to enter the queue of its session."""
-        parent, scheduler = CURRENT_SCOPE.get(), self
-        if parent is not None:
-            parent, scheduler = current_scope(), self._for_session(ref[0], parent)
-        if ref[0] in scheduler.sessions:
+        parent = current_scope()
+        if ref[0] in self._for_session(ref[0], parent).sessions:
             return None
-        scope = CallScope(self, ref, None, parent, () if parent is None else parent.limits)
-        CURRENT_SCOPE.set(scope)
-        return scope
+        return CallScope(self, ref, None, parent, () if parent is None else parent.limits)
 
     def is_inside(self, ref: CallRef, scope: CallScope | None) -> bool:
         """Whether this scope is inside a call, which then must not be waited for."""

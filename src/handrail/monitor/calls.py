@@ -20,26 +20,27 @@ class OpenCalls(Generic[T]):
     """
 
     def __init__(self) -> None:
-        self._open: dict[tuple[str, int], tuple[ToolCall, T]] = {}
+        self.by_call: dict[tuple[str, int], tuple[ToolCall, T]] = {}
+        """The values; empty if no call is open."""
 
     def __len__(self) -> int:
-        return len(self._open)
+        return len(self.by_call)
 
     def put(self, event: CallEvent, value: T) -> T | None:
         """Set the value of a call; return the previous one."""
         identity = (event.session_id, id(event.call))
-        previous = self._open.get(identity)
-        self._open[identity] = (event.call, value)  # The reference keeps the id of the object unique.
+        previous = self.by_call.get(identity)
+        self.by_call[identity] = (event.call, value)  # The reference keeps the id of the object unique.
         return previous[1] if previous else None
 
     def get(self, event: CallEvent) -> T | None:
         """Return the value of a call, if it is open."""
-        found = self._open.get((event.session_id, id(event.call)))
+        found = self.by_call.get((event.session_id, id(event.call)))
         return found[1] if found else None
 
     def pop(self, event: CallEvent) -> T | None:
         """Remove a call; return its value."""
-        found = self._open.pop((event.session_id, id(event.call)), None)
+        found = self.by_call.pop((event.session_id, id(event.call)), None)
         return found[1] if found else None
 
 
@@ -57,12 +58,13 @@ class CallCounter:
     """Counts, per session, the calls without a result and those whose handler runs."""
 
     def __init__(self) -> None:
-        self._sessions: dict[str, _Session] = {}
+        self.sessions: dict[str, _Session] = {}
+        """The sessions with open calls."""
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
         """The number of sessions with open calls."""
-        return len(self._sessions)
+        return len(self.sessions)
 
     def count(self, event: object) -> None:
         """Count an event."""
@@ -75,13 +77,13 @@ class CallCounter:
 
     def get(self, session_id: str) -> tuple[int, int]:
         """Return how many calls of a session have no result, and how many of their handlers run."""
-        session = self._sessions.get(session_id)
+        session = self.sessions.get(session_id)
         return (0, 0) if session is None else (len(session.calls), session.active)
 
     def _add(self, event: CallAccepted | CallStarted, *, active: bool) -> None:
-        session = self._sessions.get(event.session_id)
+        session = self.sessions.get(event.session_id)
         if session is None:
-            session = self._sessions[event.session_id] = _Session()
+            session = self.sessions[event.session_id] = _Session()
         call = event.call
         previous = session.calls.get(id(call))
         was_active = previous is not None and previous[1]
@@ -90,11 +92,11 @@ class CallCounter:
             session.active += 1
 
     def _remove(self, event: CallFinished | CallIgnored) -> None:
-        session = self._sessions.get(event.session_id)
+        session = self.sessions.get(event.session_id)
         found = None if session is None else session.calls.pop(id(event.call), None)
         if session is None or found is None:
             return
         if found[1]:
             session.active -= 1
         if not session.calls:
-            del self._sessions[event.session_id]
+            del self.sessions[event.session_id]

@@ -11,7 +11,6 @@ from handrail.core.redact import Redactor
 from handrail.core.values import Decision, Failure, ToolCall
 from handrail.errors import ToolNotFoundError, shorten
 from handrail.monitor.log_message import RESERVED_FIELDS, LogMessage
-from handrail.monitor.severity import find_result_level
 from handrail.phone.events import PhoneCallEnded, ResultSpoken
 
 _SEVERITIES: Final = {
@@ -65,11 +64,8 @@ class MessageBuilder:
             PhoneCallEnded: self._build_phone_call_ended,
         }
 
-    def build(self, event: events.Event, *, counts: Counts, output_length: int) -> LogMessage:
-        """Build the message of an event: of a call that was accepted or started with the counts of its session, of one
-        that is finished with the length of its output."""
-        if isinstance(event, events.CallFinished):
-            return self._build_finished(event, output_length)
+    def build(self, event: events.Event, *, counts: Counts) -> LogMessage:
+        """Build the message of an event: of a call that was accepted or started with the counts of its session."""
         if isinstance(event, events.CallAccepted):
             return self._build_accepted(event, counts)
         if isinstance(event, events.CallStarted):
@@ -100,11 +96,12 @@ class MessageBuilder:
             active=counts[1],
         )
 
-    def _build_finished(self, event: events.CallFinished, output_length: int) -> LogMessage:
+    def build_finished(self, event: events.CallFinished, level: int, output_length: int) -> LogMessage:
+        """Build the message of a call that has its result."""
         # Every call has this record, so that nothing is put in that is taken out again.
         result = event.result
         fields = self._describe_call(event, event.call)
-        fields["ok"] = result.ok
+        fields["ok"] = result.error is None
         if result.error is not None:
             fields["error"] = self._redactor.beginning(_describe_error(event.call, result.error))
         fields["output_length"] = output_length
@@ -118,9 +115,10 @@ class MessageBuilder:
             fields["recorded"] = False
         if result.silent:
             fields["silent"] = True
-        if event.decision is not None:
-            fields.update(self._describe_decision(event.decision))
-        return LogMessage(event="call_finished", level=find_result_level(event), fields=fields)
+        if (decision := event.decision) is not None:
+            known = self._decisions.get(id(decision))
+            fields.update(self._describe_decision(decision) if known is None else known[1])
+        return LogMessage(event="call_finished", level=level, fields=fields)
 
     def _build_call_cancelled(self, event: events.CallCancelled) -> LogMessage:
         return _build(
@@ -320,19 +318,18 @@ class MessageBuilder:
             fields["response_id"] = shorten(call.response_id, _MAX_CHARS)
         if call.item_id is not None:
             fields["item_id"] = shorten(call.item_id, _MAX_CHARS)
-        fields["tool"] = self._clean_text(call.name)
+        fields["tool"] = self._redactor.name(call.name)
         if call.guideline_ids:
             fields["guideline_ids"] = self._clean_names(call.guideline_ids)
         return fields
 
     def _describe_decision(self, decision: Decision) -> dict[str, Any]:
-        known = self._decisions.get(id(decision))
-        if known is None:
-            if len(self._decisions) >= _MAX_DECISIONS:
-                self._decisions.clear()
-            # The reference keeps the id of the object unique.
-            known = self._decisions[id(decision)] = (decision, self._build_decision(decision))
-        return known[1]
+        """The fields of a decision, kept."""
+        if len(self._decisions) >= _MAX_DECISIONS:
+            self._decisions.clear()
+        fields = self._build_decision(decision)
+        self._decisions[id(decision)] = (decision, fields)  # The reference keeps the id of the object unique.
+        return fields
 
     def _build_decision(self, decision: Decision) -> dict[str, Any]:
         # The reason of a permission check is written for the model and may quote the arguments.

@@ -21,14 +21,15 @@ _NO_COUNTS: Final = (0, 0)
 
 
 class _Entry(Struct, frozen=True):
-    """An event, and what its record says about the moment in which it was emitted."""
+    """An event that is written later, and what its record says about the moment in which it was emitted."""
 
     event: events.Event
+    level: int
     counts: Counts
     output_length: int
     span: Any
     """The OpenTelemetry `SpanContext`, if there is one."""
-    origin: RecordOrigin | None = None
+    origin: RecordOrigin
 
 
 class Log:
@@ -62,27 +63,34 @@ class Log:
         self._counter = CallCounter()
         self._messages = MessageBuilder(redactor or Redactor())
         self._records = RecordBuilder(self._logger)
-        self._background = BackgroundWriter(self._write) if in_background else None
+        self._background = BackgroundWriter(self._write_entry) if in_background else None
 
     def __call__(self, event: events.Event) -> None:
         """Write one event."""
-        level, counts, length = _find_level(event), _NO_COUNTS, 0
-        is_enabled = self._logger.isEnabledFor(level)
-        if isinstance(event, _OPENING):
-            if is_enabled:  # Only their records have the counts.
-                self._counter.count(event)
-                counts = self._counter.get(event.session_id)
-        elif self._counter:
-            self._counter.count(event)
-        if not is_enabled:
-            return
+        counts, length = _NO_COUNTS, 0
         if isinstance(event, events.CallFinished):
+            level = find_result_level(event)
+            if self._counter.sessions:
+                self._counter.count(event)
+            if not self._logger.isEnabledFor(level):
+                return
             length = len(event.result.for_model())  # An output may change later.
+        elif isinstance(event, _OPENING):
+            level = logging.DEBUG
+            if not self._logger.isEnabledFor(level):
+                return
+            self._counter.count(event)  # Only their records have the counts.
+            counts = self._counter.get(event.session_id)
+        else:  # The level is that of the message.
+            level = logging.DEBUG if isinstance(event, events.Progress) else logging.CRITICAL
+            self._counter.count(event)
+            if not self._logger.isEnabledFor(level):
+                return
         background = self._background
         if background is None:
-            self._write(_Entry(event, counts, length, _find_span()))
+            self._write(event, level, counts, length, _find_span(), None)
             return
-        background.put(_Entry(event, counts, length, _find_span(), find_origin()))
+        background.put(_Entry(event, level, counts, length, _find_span(), find_origin()))
         if level > logging.INFO:
             background.flush()
 
@@ -94,32 +102,41 @@ class Log:
         """Write the records that wait, as `flush` does, and end the thread. Later events are written at once."""
         return self._background is None or self._background.close(timeout)
 
-    def _write(self, entry: _Entry) -> None:
-        message = self._messages.build(entry.event, counts=entry.counts, output_length=entry.output_length)
-        if not self._logger.isEnabledFor(message.level):
-            return
-        if (span := entry.span) is not None:
+    def _write_entry(self, entry: _Entry) -> None:
+        if self._logger.isEnabledFor(entry.level):  # It may have been changed since.
+            self._write(entry.event, entry.level, entry.counts, entry.output_length, entry.span, entry.origin)
+
+    def _write(
+        self,
+        event: events.Event,
+        level: int,
+        counts: Counts,
+        output_length: int,
+        span: Any,
+        origin: RecordOrigin | None,
+    ) -> None:
+        """Write an event of an enabled level; most have another one, which their message has."""
+        if isinstance(event, events.CallFinished):
+            message = self._messages.build_finished(event, level, output_length)
+        else:
+            message = self._messages.build(event, counts=counts)
+            if not self._logger.isEnabledFor(message.level):
+                return
+        if span is not None:
             message.fields["trace_id"] = f"{span.trace_id:032x}"
             message.fields["span_id"] = f"{span.span_id:016x}"
         if not self._phone_names:
-            self._logger.handle(self._records.build(message, entry.event.at, entry.origin))
+            self._logger.handle(self._records.build(message, event.at, origin))
             return
         for name in find_phone_names(message.event, message.fields):
             named = LogMessage(event=name, level=message.level, fields=message.fields)
-            self._logger.handle(self._records.build(named, entry.event.at, entry.origin))
-
-
-def _find_level(event: events.Event) -> int:
-    """Return the level of frequent events, and CRITICAL for others, whose level their message has."""
-    if isinstance(event, events.CallFinished):
-        return find_result_level(event)
-    return logging.DEBUG if isinstance(event, (*_OPENING, events.Progress)) else logging.CRITICAL
+            self._logger.handle(self._records.build(named, event.at, origin))
 
 
 def _find_span() -> Any:
     """Find the current OpenTelemetry span, if the program uses OpenTelemetry: its `SpanContext`, which has the ids."""
     trace: Any = sys.modules.get("opentelemetry.trace")
-    if trace is None:
+    if trace is None or (current := trace.get_current_span()) is trace.INVALID_SPAN:
         return None
-    span = trace.get_current_span().get_span_context()
+    span = current.get_span_context()
     return span if span.is_valid else None

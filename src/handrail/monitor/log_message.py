@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from itertools import islice
 from typing import Any, Final, cast
 
 from msgspec import Struct
@@ -18,6 +17,8 @@ NAME: Final = f"{HANDRAIL}.events"
 
 _SUMMARIZED: Final = ("tool", "provider", "outcome", "stop_reason", "reason")
 """The fields that a summary has first."""
+_UNUSUAL: Final = (*_SUMMARIZED[1:], "error")
+"""Fields of a summary that the record of a call that succeeded does not have."""
 
 
 class LogMessage(Struct, frozen=True, kw_only=True):
@@ -33,6 +34,10 @@ class LogMessage(Struct, frozen=True, kw_only=True):
 
 def summarize_event(event: str, fields: Mapping[str, Any]) -> str:
     """Summarize an event in a few words: `call finished: pay, permission_denied, 1.5 ms`."""
+    words = event.replace("_", " ")
+    tool, duration = fields.get("tool"), fields.get("duration_ms")
+    if tool and duration is not None and fields.get("ok") is True and fields.keys().isdisjoint(_UNUSUAL):
+        return f"{words}: {tool}, ok, {duration} ms"  # Most records are those of calls that succeeded.
     error: Any = fields.get("error")
     details = [str(part) for name in _SUMMARIZED if (part := fields.get(name))]
     code = cast(Mapping[str, Any], error).get("code") if error and isinstance(error, Mapping) else error
@@ -40,15 +45,14 @@ def summarize_event(event: str, fields: Mapping[str, Any]) -> str:
         details.append(str(code))
     elif fields.get("ok") is True:
         details.append("ok")
-    if (duration := fields.get("duration_ms")) is not None:
+    if duration is not None:
         details.append(f"{duration} ms")
-    words = event.replace("_", " ")
     return f"{words}: {', '.join(details)}" if details else words
 
 
-_STANDARD: Final = tuple(logging.makeLogRecord({}).__dict__)
-"""The attributes of every record, in their order."""
-STANDARD_FIELDS: Final = frozenset(_STANDARD) | {"message", "asctime", "taskName"}
+_STANDARD: Final = frozenset(logging.makeLogRecord({}).__dict__)
+"""The attributes of every record."""
+STANDARD_FIELDS: Final = _STANDARD | {"message", "asctime", "taskName"}
 RESERVED_FIELDS: Final = STANDARD_FIELDS | {"event", "time", "level", "logger", "exception", "stack"}
 """Names that a record or a line of JSON has itself."""
 
@@ -72,11 +76,17 @@ class JsonFormatter(logging.Formatter):
             "level": record.levelname.lower(),
             "logger": record.name,
         }
-        own = _find_own_fields(record)
-        if record.name == NAME or isinstance(record.msg, LogMessage):
+        message = record.msg
+        if isinstance(message, LogMessage) and _is_unchanged(record, message):
+            line["message"] = summarize_event(message.event, message.fields)
+            line["event"] = message.event
+            line.update(message.fields)
+        elif isinstance(message, LogMessage) or record.name == NAME:
+            own = _find_own_fields(record)
             line["message"] = summarize_event(str(own.get("event", "")), own)
             line.update(own)
         else:
+            own = _find_own_fields(record)
             line["message"] = self._redactor.beginning(record.getMessage())
             line |= self._redactor.arguments(own, max_chars=MAX_PIECE)
         if record.exc_info and record.exc_info[1] is not None:
@@ -103,12 +113,16 @@ class JsonFormatter(logging.Formatter):
         return self.formatException(info)
 
 
+def _is_unchanged(record: logging.LogRecord, message: LogMessage) -> bool:
+    """Whether a record is as `Log` built it: no filter has added a field, or changed one."""
+    attributes, fields = record.__dict__, message.fields
+    return (
+        len(attributes) == len(_STANDARD) + 1 + len(fields)
+        and attributes.get("event") == message.event
+        and fields.items() <= attributes.items()
+    )
+
+
 def _find_own_fields(record: logging.LogRecord) -> dict[str, Any]:
     """The attributes that not every record has."""
-    attributes = record.__dict__
-    own = dict(islice(attributes.items(), len(_STANDARD), None))
-    if next(iter(own), None) == "event":  # As `Log` builds them: the standard ones are the first, and all are there.
-        own.pop("message", None)
-        own.pop("asctime", None)
-        return own
-    return {name: value for name, value in attributes.items() if name not in STANDARD_FIELDS}
+    return {name: value for name, value in record.__dict__.items() if name not in STANDARD_FIELDS}

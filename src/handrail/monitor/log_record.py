@@ -56,11 +56,11 @@ class RecordBuilder:
         attributes["msecs"] = int(at % 1 * 1000) + 0.0
         attributes["relativeCreated"] = (at - self._start) * 1000
         if logging.logThreads:
-            thread = origin.thread if origin is not None else threading.current_thread()
+            thread = threading.current_thread() if origin is None else origin.thread
             attributes["thread"] = thread.ident
             attributes["threadName"] = thread.name
         if _HAS_TASK_NAME:
-            attributes["taskName"] = origin.task_name if origin is not None else _find_task_name()
+            attributes["taskName"] = _find_task_name() if origin is None else origin.task_name
         attributes["event"] = message.event
         attributes.update(message.fields)
         record = logging.LogRecord.__new__(logging.LogRecord)

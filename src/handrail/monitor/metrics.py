@@ -1,5 +1,6 @@
 """Counts and durations of calls, model calls, turns, approvals and phone calls, in a Prometheus registry."""
 
+import os
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -25,6 +26,8 @@ DURATION_BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5
 _MAX_KEPT: Final = 10_000
 """Pairs of a tool and a tenant whose metrics are found at once; a tenant may be any text."""
 _OUTCOMES: Final = ("succeeded", "failed", "refused", "cancelled")
+_MULTIPROCESS: Final = ("PROMETHEUS_MULTIPROC_DIR", "prometheus_multiproc_dir")
+"""Set if the client writes its values to files, for other processes: then a function cannot give one."""
 
 
 class Metrics:
@@ -60,11 +63,13 @@ class Metrics:
             raise MissingExtraError("prometheus-client", extra="metrics") from error
         self.registry: CollectorRegistry = prometheus_client.REGISTRY if registry is None else registry
         """The registry that has the counts."""
-        self._recorder = _find_recorder(self.registry, settings)
+        self._recorders = _find_recorder(self.registry, settings).recorders
 
     def __call__(self, event: Event) -> None:
         """Count one event."""
-        self._recorder(event)
+        record = self._recorders.get(type(event))
+        if record is not None:
+            record(event)
 
 
 class _Settings(Struct, frozen=True, kw_only=True):
@@ -113,6 +118,9 @@ class _Recorder:
         self._running = Gauge(
             "handrail_calls_running", "Handlers that are running.", registry=registry, multiprocess_mode="livesum"
         )
+        self._counts_running = any(name in os.environ for name in _MULTIPROCESS)
+        if not self._counts_running:
+            self._running.set_function(self._started.__len__)
         self._breakers = Children(
             Gauge(
                 "handrail_breaker_open", "Whether the circuit breaker of a tool is open.", ["tool"], registry=registry
@@ -137,7 +145,7 @@ class _Recorder:
             "handrail_approval_decision_seconds", "Time from the request of an approval to its decision.", "outcome"
         )
         phone = PhoneMetrics(count, measure, tools=self._tools, tenants=self._tenants, codes=self._codes)
-        self._recorders: dict[type[Event], Callable[[Any], None]] = {
+        self.recorders: dict[type[Event], Callable[[Any], None]] = {
             events.CallStarted: self._record_start,
             events.CallFinished: self._record_result,
             events.CallIgnored: self._record_ignored,
@@ -150,18 +158,13 @@ class _Recorder:
             **phone.recorders,
         }
 
-    def __call__(self, event: Event) -> None:
-        record = self._recorders.get(type(event))
-        if record is not None:
-            record(event)
-
     def _record_start(self, event: events.CallStarted) -> None:
-        if self._started.put(event, True) is None:
+        if self._started.put(event, True) is None and self._counts_running:
             self._running.inc()
 
     def _record_result(self, event: events.CallFinished) -> None:
         has_started = self._started.pop(event) is not None
-        if has_started:
+        if has_started and self._counts_running:
             self._running.dec()
         result = event.result
         if result.error is None and not event.slow:

@@ -35,9 +35,10 @@ def find_level(failure: Failure | None) -> int:
 
 def find_result_level(event: CallFinished) -> int:
     """Return the level of a call that has its result."""
-    if not event.result.recorded:  # The effect happened, but the ledger has no record of it.
+    result = event.result
+    if not result.recorded:  # The effect happened, but the ledger has no record of it.
         return logging.ERROR
-    level = find_level(event.result.error)
+    level = logging.INFO if result.error is None else find_level(result.error)
     return max(level, logging.WARNING) if event.slow else level
 
 

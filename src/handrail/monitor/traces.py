@@ -43,6 +43,8 @@ class _OpenSpan(Struct, frozen=True):
 
     span: "Span"
     parent: "Context"
+    context: "Context | None" = None
+    """The one in which it is the current span; None if it never was."""
 
 
 class Traces:
@@ -179,20 +181,21 @@ class Traces:
     def _find_parent(self, session_id: str) -> "Context":
         """The context of a session's turn, if one is running; else the current one."""
         current = self._context.get_current()
-        turn = self._turns.get(session_id) if self._turns else None
+        turn = self._turns.get(session_id)
         return current if turn is None else self._trace.set_span_in_context(turn, current)
 
     # Tool calls.
 
     def _start_span(self, event: CallStarted) -> None:
-        if (repeated := self._calls.pop(event)) is not None:
+        if self._calls.by_call and (repeated := self._calls.pop(event)) is not None:
             self._end(repeated, event.at)  # It is no parent of its repetition.
-        parent = self._find_parent(event.session_id)
+        parent = self._find_parent(event.session_id) if self._turns else self._context.get_current()
         span = self._build_span(event, event.call, event.at, parent, started=True)
         if event.agent_id is not None:
             span.set_attribute(genai.AGENT_ID, shorten(event.agent_id, _MAX_CHARS))
-        self._calls.put(event, _OpenSpan(span, parent))
-        self._context.attach(self._trace.set_span_in_context(span, parent))
+        context = self._trace.set_span_in_context(span, parent)
+        self._calls.put(event, _OpenSpan(span, parent, context))
+        self._context.attach(context)
 
     def _finish_span(self, event: CallFinished) -> None:
         open_span = self._calls.pop(event)
@@ -254,8 +257,9 @@ class Traces:
 
     def _describe(self, span: "Span", event: CallFinished) -> None:
         result = event.result
-        if event.decision is not None:
-            span.set_attributes(self._find_decision(event.decision))
+        if (decision := event.decision) is not None:
+            known = self._decisions.get(id(decision))
+            span.set_attributes(self._describe_decision(decision) if known is None else known[1])
         if event.slow:
             span.set_attribute(genai.SLOW, True)
         if result.error is not None:
@@ -267,19 +271,17 @@ class Traces:
         if self._content:
             self._add_content(span, event.call, result)
 
-    def _find_decision(self, decision: Decision) -> dict[str, Any]:
-        known = self._decisions.get(id(decision))
-        if known is None:
-            if len(self._decisions) >= _MAX_DECISIONS:
-                self._decisions.clear()
-            attributes: dict[str, Any] = {
-                genai.DECISION: decision.action,
-                genai.RULE: self._redactor.name(decision.rule),
-                genai.SOURCE: self._redactor.name(decision.source),
-            }
-            # The reference keeps the id of the object unique.
-            known = self._decisions[id(decision)] = (decision, attributes)
-        return known[1]
+    def _describe_decision(self, decision: Decision) -> dict[str, Any]:
+        """The attributes of a decision, kept."""
+        if len(self._decisions) >= _MAX_DECISIONS:
+            self._decisions.clear()
+        attributes: dict[str, Any] = {
+            genai.DECISION: decision.action,
+            genai.RULE: self._redactor.name(decision.rule),
+            genai.SOURCE: self._redactor.name(decision.source),
+        }
+        self._decisions[id(decision)] = (decision, attributes)  # The reference keeps the id of the object unique.
+        return attributes
 
     def _add_content(self, span: "Span", call: ToolCall, result: ToolResult) -> None:
         tool = self._tools.get(call.name)
@@ -300,7 +302,9 @@ class Traces:
         return text if len(text) <= self._max_content_chars else f"{text[: self._max_content_chars]}…"
 
     def _end(self, open_span: _OpenSpan, at: float) -> None:
-        open_span.span.end(end_time=int(at * _NANOSECONDS))
-        if self._trace.get_current_span() is open_span.span:
+        span = open_span.span
+        span.end(end_time=int(at * _NANOSECONDS))
+        current = self._context.get_current()
+        if current is open_span.context or self._trace.get_current_span(current) is span:
             # Attached, not detached: the end may come in another context than the start.
             self._context.attach(open_span.parent)
