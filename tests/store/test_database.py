@@ -40,6 +40,13 @@ def test_a_file_is_the_same_however_it_is_named(tmp_path: Path, monkeypatch: pyt
     assert len({parse_url(f"sqlite+aiosqlite:///{name}") for name in names}) == 1
 
 
+def test_a_store_knows_its_address_however_it_is_written(tmp_path: Path) -> None:
+    store = open_store(f"sqlite:///{tmp_path}/executor.db")
+
+    assert store.is_at(f"sqlite+aiosqlite:///{tmp_path}/./executor.db")
+    assert not store.is_at(f"sqlite:///{tmp_path}/other.db")
+
+
 @pytest.mark.parametrize(
     ("url", "message"),
     [
@@ -151,9 +158,10 @@ async def test_a_deleted_write_ahead_log_is_noticed_before_the_next_claim(tmp_pa
         with pytest.raises(StoreError, match=r"executor\.db-wal was deleted or replaced"):
             await store.ledger.recall(session_id="s", call_id="c", key="k")
 
-    async with open_store(f"sqlite+aiosqlite:///{path}") as store:
-        known = await store.ledger.recall(session_id=entry.session_id, call_id=entry.call_id)
-        assert replaced or known.by_id == entry
+    for again in (store, open_store(f"sqlite+aiosqlite:///{path}")):
+        async with again:
+            known = await again.ledger.recall(session_id=entry.session_id, call_id=entry.call_id)
+            assert replaced or known.by_id == entry
 
 
 async def test_a_write_ahead_log_that_sqlite_itself_deletes_is_no_error(tmp_path: Path) -> None:

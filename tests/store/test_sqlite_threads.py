@@ -212,6 +212,11 @@ async def test_a_lock_of_another_process_is_waited_for_once_however_many_wait(tm
         assert await store._database.run(insert_setting("after")) == "after"
 
 
+async def test_a_statement_without_one_of_its_values_is_refused(file: SqlStore) -> None:
+    with pytest.raises(ValueError, match="needs a value for 'name'"):
+        await file._database.fetch(text("SELECT :name"))
+
+
 # Who waits.
 
 
