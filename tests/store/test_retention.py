@@ -167,6 +167,17 @@ async def test_old_rows_of_the_audit_are_deleted_on_request_only_and_the_audit_s
     await engine.dispose()
 
 
+async def test_the_audit_says_what_was_deleted_of_all_and_of_a_tenant_if_there_was_something(store: SqlStore) -> None:
+    store.audit(CircuitBreakerChanged(at=1.0, session_id="s", tenant_id="a", tool_name="pay", state="open"))
+    await store.audit.flush()
+    for tenant_id in ("b", None, "a"):
+        await store.purge(before=0, audit_before=0.5 if tenant_id is None else 2.0, tenant_id=tenant_id)
+    await store.audit.flush()
+
+    rows = await store.audit.query(kind="audit_purged")
+    assert [(row.tenant_id, row.detail["count"]) for row in rows] == [(None, 0), ("a", 1)]
+
+
 async def test_the_audit_is_read_page_by_page(store: SqlStore) -> None:
     for number in range(7):  # Some at the same time.
         store.audit(CircuitBreakerChanged(at=float(number // 3), session_id="s", tool_name=f"t-{number}", state="open"))
