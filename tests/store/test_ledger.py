@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec import structs
+from sqlalchemy import text
 
 from handrail import Control, Decision, Failure
 from handrail.authorize import MemoryApprovals
@@ -381,6 +382,31 @@ async def test_every_entry_comes_back_as_it_was(store: SqlStore, data: st.DataOb
     await store.ledger.settle(after)
 
     assert await recalled(store.ledger, entry) == (after, after)
+
+
+async def test_metadata_that_is_no_json_is_left_out_and_everything_else_is_kept(store: SqlStore) -> None:
+    entry = an_entry()
+    await claimed(store, entry)
+    given: dict[str, Any] = {"failure": Failure(message="no"), "control": Control(mode="manual"), "notice": "changed"}
+
+    await store.ledger.settle(done(entry, metadata={"a": object(), "b": [1]}, **given))
+
+    assert (await read(store.ledger, entry)).recorded == a_recorded(metadata={"b": [1]}, **given)
+
+
+@pytest.mark.parametrize(("state", "is_failed"), [("committed", False), ("failed", True)])
+async def test_a_recorded_result_that_cannot_be_read_says_what_became_of_its_call(
+    store: SqlStore, state: Any, is_failed: bool
+) -> None:
+    entry = an_entry()
+    await claimed(store, entry)
+    await store.ledger.settle(done(entry, state))
+    await store._database.write(text("UPDATE handrail_ledger SET recorded = 'nonsense'"), {})
+
+    recorded = (await read(store.ledger, entry)).recorded
+    assert recorded is not None
+    assert (recorded.failure is not None) == is_failed
+    assert "cannot be read" in recorded.to_result().for_model()
 
 
 @PATIENT

@@ -15,7 +15,7 @@ from sqlalchemy.exc import IntegrityError
 from handrail import Executor, Policy, Rule, ToolCall, ToolContext, tool
 from handrail.errors import StoreError
 from handrail.store import SqlStore, open_store, sqlite_threads
-from handrail.store.sqlite_threads import SqliteThread
+from handrail.store.sqlite_threads import SqliteThread, connect_sqlite
 from handrail.store.transactions import Transaction
 from tests.store.samples import an_entry, done
 
@@ -212,6 +212,33 @@ async def test_a_lock_of_another_process_is_waited_for_once_however_many_wait(tm
         assert await store._database.run(insert_setting("after")) == "after"
 
 
+async def test_a_step_that_fails_alone_is_undone_and_the_next_one_runs(file: SqlStore) -> None:
+    def fails(transaction: Transaction) -> None:
+        insert_setting("half")(transaction)
+        raise ValueError("half-way")
+
+    with pytest.raises(ValueError, match="half-way"):
+        await file._database.run(fails)
+    assert await file._database.run(insert_setting("whole")) == "whole"
+    assert {"half", "whole"} & await names(file) == {"whole"}
+
+
+def test_a_file_that_is_no_database_is_not_left_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[sqlite3.Connection] = []
+    connect = sqlite3.connect
+
+    def note(*arguments: Any, **options: Any) -> sqlite3.Connection:
+        opened.append(connect(*arguments, **options))
+        return opened[-1]
+
+    monkeypatch.setattr(sqlite3, "connect", note)
+    (tmp_path / "text.db").write_text("Dear diary, " * 100)
+    with pytest.raises(sqlite3.DatabaseError, match="not a database"):
+        connect_sqlite(str(tmp_path / "text.db"), timeout=1)
+    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+        opened[0].execute("SELECT 1")
+
+
 async def test_a_statement_without_one_of_its_values_is_refused(file: SqlStore) -> None:
     with pytest.raises(ValueError, match="needs a value for 'name'"):
         await file._database.fetch(text("SELECT :name"))
@@ -291,6 +318,8 @@ async def test_reads_cannot_write_and_do_not_wait_for_writes(file: SqlStore) -> 
     await asyncio.to_thread(begun.wait)
 
     assert "digest_key" in await names(file)
+    threads = [thread for thread in threading.enumerate() if thread.name.startswith("handrail:sqlite")]
+    assert [thread.daemon for thread in threads] == [True] * 2  # They keep no program from its end.
     with pytest.raises(StoreError):
         await file._database.fetch(text("DELETE FROM handrail_settings"))
     goes_on.set()
