@@ -17,6 +17,8 @@ from handrail.errors import StoreError
 from handrail.store import SqlStore, open_store, sqlite_threads
 from handrail.store.sqlite_threads import SqliteThread, connect_sqlite
 from handrail.store.transactions import Transaction
+from tests.clocks import stopped_clock
+from tests.execute.helpers import quiet
 from tests.store.samples import an_entry, done
 
 
@@ -325,6 +327,44 @@ async def test_reads_cannot_write_and_do_not_wait_for_writes(file: SqlStore) -> 
     goes_on.set()
     await writing
     assert "digest_key" in await names(file)
+
+
+async def test_a_step_waits_for_others_as_long_as_it_may(tmp_path: Path) -> None:
+    async with open_store(f"sqlite:///{tmp_path}/a.db", timeout=2.0) as store:
+        begun, goes_on = threading.Event(), threading.Event()
+        first = asyncio.create_task(store._database.run(lambda _: begun.set() or goes_on.wait()))
+        await asyncio.to_thread(begun.wait)
+        with stopped_clock() as clock:
+            started = clock.now
+            waiting = asyncio.create_task(store._database.run(insert_setting("late")))
+            await quiet()
+            clock.now = started + 1.9
+            await quiet()
+            assert not waiting.done()
+            clock.now = started + 2.0
+            await quiet()
+            assert waiting.done()
+        goes_on.set()
+        await first
+        with pytest.raises(StoreError, match="kept it busy for 2 seconds"):
+            await waiting
+        assert "late" not in await names(store)
+
+
+async def test_closing_waits_for_what_runs_and_does_what_was_just_given(file: SqlStore) -> None:
+    begun, goes_on = threading.Event(), threading.Event()
+    running = asyncio.create_task(file._database.run(lambda _: begun.set() or goes_on.wait()))
+    await asyncio.to_thread(begun.wait)
+    given = asyncio.create_task(file._database.run(insert_setting("given")))
+    closing = asyncio.create_task(file._database.close_idle())
+    await quiet()
+    assert not closing.done()
+    goes_on.set()
+    async with asyncio.timeout(10):
+        assert await given == "given"
+        await running
+        await closing
+    assert "given" in await names(file)
 
 
 async def test_a_slow_page_holds_up_no_look_up(file: SqlStore) -> None:

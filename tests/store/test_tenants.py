@@ -3,13 +3,13 @@
 import asyncio
 
 import pytest
-from sqlalchemy import insert, text, update
+from sqlalchemy import insert, update
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from handrail.errors import ConfigError, StoreError
 from handrail.store import SqlStore, open_store
 from handrail.store.tables import tenants
-from tests.postgres import PostgresServer
+from tests.postgres import BLOCKED, PostgresServer
 from tests.tenants.samples import acme
 
 
@@ -86,9 +86,6 @@ async def test_a_saved_tenant_that_is_not_valid_any_more_is_named(store: SqlStor
     for question in (store.tenants.get("acme-corp"), store.tenants.list(), store.tenants.find("+33100000000")):
         with pytest.raises(ConfigError, match="of the tenant 'acme-corp' is not valid"):
             await question
-
-
-BLOCKED = text("SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'")
 
 
 @pytest.mark.postgres
