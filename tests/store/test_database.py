@@ -10,7 +10,7 @@ from sqlalchemy import text
 
 from handrail.errors import ConfigError, StoreError
 from handrail.store import open_store
-from handrail.store.database import Database, parse_url
+from handrail.store.database import Database, build_engine, parse_url
 from tests.postgres import PostgresServer
 from tests.store.samples import an_approval, an_entry, done
 
@@ -87,6 +87,14 @@ async def test_sqlite_is_in_wal_mode_and_a_claim_is_on_the_disk_before_it_counts
 
     full = 2
     assert found == ["wal", full, 1, 10_000]
+
+
+async def test_an_engine_for_a_file_has_the_same_settings(tmp_path: Path) -> None:
+    engine = build_engine(parse_url(f"sqlite:///{tmp_path}/executor.db"), connect_timeout=10.0)
+    async with engine.connect() as connection:
+        names = ("journal_mode", "synchronous", "secure_delete")
+        found = [(await connection.execute(text(f"PRAGMA {name}"))).scalar() for name in names]
+    assert found == ["wal", 2, 1]
 
 
 async def test_many_calls_at_once_wait_for_a_connection(url: str) -> None:
@@ -209,6 +217,14 @@ async def test_a_database_that_cannot_be_opened_is_a_store_error_without_the_pas
         async with open_store(url.format(folder=tmp_path)):
             raise AssertionError("it was opened")
     assert "hunter2" not in str(caught.value)
+
+
+async def test_a_file_that_is_no_database_is_a_store_error_when_it_is_used(tmp_path: Path) -> None:
+    (tmp_path / "text.db").write_text("Dear diary, " * 100)
+    database = Database(f"sqlite:///{tmp_path}/text.db", pool_size=1, timeout=1.0)
+    with pytest.raises(StoreError, match=r"cannot read from .*text\.db \(DatabaseError\)"):
+        await database.fetch(text("SELECT 1"))
+    await database.close()
 
 
 async def test_an_error_of_the_driver_while_in_use_is_a_store_error_without_values(tmp_path: Path) -> None:

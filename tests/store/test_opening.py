@@ -12,7 +12,7 @@ import pytest
 from handrail import Agent, Executor, Policy, Rule, ToolCall, ToolContext, tool
 from handrail.authorize import MemoryApprovals
 from handrail.chat import Conversation
-from handrail.errors import ConfigError, MissingExtraError, StoreError
+from handrail.errors import ConfigError, StoreError
 from handrail.execute import MemoryLedger
 from handrail.store import open_store
 from tests.store.samples import an_item
@@ -242,9 +242,3 @@ async def test_a_customer_is_erased_through_a_store_that_nobody_opened(url: str)
     assert (await again.erase(customer_id="ann", tenant_id=None, who="bo")).conversations == 1
     assert [row.kind for row in await again.audit.query()] == ["customer_erased"]
     await again.aclose()
-
-
-def test_a_package_that_is_missing_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("handrail.store.find_spec", lambda package: None if package == "asyncpg" else package)
-    with pytest.raises(MissingExtraError, match=r"asyncpg.*handrail\[sql\]"):
-        open_store("sqlite:///handrail.db")

@@ -288,6 +288,25 @@ async def test_a_step_whose_caller_was_cancelled_before_it_began_is_not_run(file
     assert "late" not in await names(file)
 
 
+async def test_steps_that_queue_up_share_a_commit_without_those_that_nobody_waits_for(file: SqlStore) -> None:
+    begun, goes_on = threading.Event(), threading.Event()
+    first = asyncio.create_task(file._database.run(lambda _: begun.set() or goes_on.wait()))
+    await asyncio.to_thread(begun.wait)
+    with noted_commands() as commands:
+        waiting: list[asyncio.Task[str]] = []
+        for number in range(5):
+            waiting.append(asyncio.create_task(file._database.run(insert_setting(f"n-{number}"))))
+            await quiet()
+        for number in (0, 3):
+            waiting[number].cancel()
+        await quiet()
+        goes_on.set()
+        await asyncio.gather(first, *waiting, return_exceptions=True)
+
+    assert commands == ["COMMIT", "BEGIN", *["SAVEPOINT", "RELEASE"] * 3, "COMMIT"]
+    assert {name for name in await names(file) if name.startswith("n-")} == {"n-1", "n-2", "n-4"}
+
+
 async def test_a_claim_whose_caller_was_cancelled_while_it_ran_is_whole_and_can_be_settled(
     file: SqlStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -322,10 +341,11 @@ async def test_reads_cannot_write_and_do_not_wait_for_writes(file: SqlStore) -> 
     assert "digest_key" in await names(file)
     threads = [thread for thread in threading.enumerate() if thread.name.startswith("handrail:sqlite")]
     assert [thread.daemon for thread in threads] == [True] * 2  # They keep no program from its end.
-    with pytest.raises(StoreError):
-        await file._database.fetch(text("DELETE FROM handrail_settings"))
     goes_on.set()
     await writing
+    with pytest.raises(StoreError) as caught:
+        await file._database.fetch(text("DELETE FROM handrail_settings"))
+    assert "readonly" in str(caught.value.__cause__)
     assert "digest_key" in await names(file)
 
 
@@ -377,6 +397,44 @@ async def test_a_slow_page_holds_up_no_look_up(file: SqlStore) -> None:
     assert (await file.ledger.recall(session_id="s", call_id="c")).by_id is None
     goes_on.set()
     await page
+
+
+async def test_what_is_read_at_once_is_one_hop_and_slow_pages_have_so_many_threads(tmp_path: Path) -> None:
+    async with open_store(f"sqlite:///{tmp_path}/a.db", pool_size=3) as store:
+        with noted_hops() as hops:
+            await asyncio.gather(*(names(store) for _ in range(5)))
+            await names(store)
+        assert hops == ["sqlite-reader-0"] * 2
+        goes_on = threading.Event()
+        assert store._database._sqlite is not None
+        pages: list[asyncio.Task[bool]] = []
+        with noted_hops() as hops:
+            for _ in range(5):
+                pages.append(asyncio.create_task(store._database._sqlite.read(lambda _: goes_on.wait())))
+                await quiet()
+        goes_on.set()
+        await asyncio.gather(*pages)
+    assert hops == [f"sqlite-reader-{number % 2}" for number in range(5)]
+
+
+def test_a_store_in_the_next_event_loop_has_its_timeout(tmp_path: Path) -> None:
+    store = open_store(f"sqlite:///{tmp_path}/a.db", timeout=0.2)
+    first = asyncio.new_event_loop()
+    first.run_until_complete(store._database.run(insert_setting("first")))
+    first.close()
+
+    async def wait_in_vain() -> None:
+        begun, goes_on = threading.Event(), threading.Event()
+        running = asyncio.create_task(store._database.run(lambda _: begun.set() or goes_on.wait()))
+        await asyncio.to_thread(begun.wait)
+        with pytest.raises(StoreError, match="kept it busy"):
+            async with asyncio.timeout(10):
+                await store._database.run(insert_setting("second"))
+        goes_on.set()
+        await running
+        await store.aclose()
+
+    asyncio.run(wait_in_vain())
 
 
 def test_a_store_that_nobody_closed_is_used_again_in_the_next_event_loop(tmp_path: Path) -> None:
