@@ -2,6 +2,7 @@
 
 import asyncio
 import sqlite3
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from sqlalchemy import text
 from handrail.errors import ConfigError, StoreError
 from handrail.store import open_store
 from handrail.store.database import Database, build_engine, parse_url
+from tests.execute.helpers import Held, quiet
 from tests.postgres import PostgresServer
 from tests.store.samples import an_approval, an_entry, done
 
@@ -196,6 +198,63 @@ async def test_connections_that_died_while_they_were_idle_are_replaced(postgres:
 
         assert await store.approvals.pending() == []
         assert await store.ledger.claim(an_entry(), approval=None, approvals=store.approvals)
+
+
+# Opening and closing.
+
+
+async def test_a_database_that_could_not_be_prepared_is_closed_and_tried_again(tmp_path: Path) -> None:
+    async def prepare() -> None:
+        nonlocal is_right
+        await database.fetch(text("SELECT 1"))
+        if not is_right:
+            raise ConfigError("not this one")
+
+    is_right = False
+    database = Database(f"sqlite:///{tmp_path}/a.db", pool_size=1, timeout=10.0, prepare=prepare)
+    with pytest.raises(ConfigError, match="not this one"):
+        await database.open()
+    assert not database.is_open
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("handrail:sqlite")]
+    is_right = True
+    assert await database.fetch(text("SELECT 1")) == [(1,)]
+    await database.close()
+
+
+async def test_a_database_that_is_closed_while_it_is_opened_is_not_opened(tmp_path: Path) -> None:
+    hold = Held()
+    database = Database(f"sqlite:///{tmp_path}/a.db", pool_size=1, timeout=10.0, prepare=hold)
+    opening = asyncio.create_task(database.open())
+    await hold.begun.wait()
+    async with asyncio.timeout(10):
+        await database.close()
+    await quiet()
+    assert opening.cancelled()
+    assert (hold.ended, database.is_open) == (0, False)
+
+
+LAST_UPDATES = text(
+    "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND query LIKE 'UPDATE handrail_ledger%'"
+)
+
+
+@pytest.mark.postgres
+async def test_a_connection_that_renews_leases_is_replaced_when_it_was_lost(postgres: PostgresServer) -> None:
+    async with open_store(postgres.new_database()) as store:
+        entry = an_entry()
+        await store.ledger.claim(entry, approval=None, approvals=store.approvals)
+        await store.ledger.renew([entry], lease_until=entry.lease_until)
+        ((pid,),) = await store._database.fetch(LAST_UPDATES)
+        await store._database.fetch(text("SELECT pg_terminate_backend(:pid)"), {"pid": pid})
+        while await store._database.fetch(LAST_UPDATES):
+            await quiet()
+
+        await store.ledger.renew([entry], lease_until=entry.lease_until + 1_000)
+
+        found = (await store.ledger.recall(session_id=entry.session_id, call_id=entry.call_id)).by_id
+        assert found is not None
+        assert found.lease_until > entry.lease_until + 500
+        await store.ledger.end_renewals()
 
 
 # Errors of the driver.

@@ -10,7 +10,7 @@ from sqlalchemy import insert, select
 from handrail import ToolCall
 from handrail.authorize import MemoryApprovals
 from handrail.core import ApprovalUsed
-from handrail.errors import ConfigError, StoreError
+from handrail.errors import CallTakenOverError, ConfigError, StoreError
 from handrail.execute import Entry, MemoryLedger, MemoryWork, WorkItem
 from handrail.store import SqlDelivery, SqlStore, open_store
 from handrail.store.tables import settings
@@ -69,8 +69,22 @@ async def test_an_outcome_of_another_owner_ends_no_row(store: SqlStore, of_work:
     await store.ledger.claim(entry, approval=None, approvals=store.approvals, item=stored(entry), work=work)
 
     await store.ledger.settle(done(an_entry(call_id=entry.call_id, owner="another"), "failed"), work=work)
+    with pytest.raises(CallTakenOverError):
+        await store.ledger.settle(done(an_entry(call_id=entry.call_id, owner="another")), work=work)
 
     assert await state_of(work, entry) == "running"
+
+
+@pytest.mark.parametrize("of_work", PLACES)
+async def test_an_outcome_ends_the_row_of_its_own_call_only(store: SqlStore, of_work: str) -> None:
+    work: Any = store.work if of_work == "the same" else MemoryWork()
+    entries = [an_entry(session_id=session_id, call_id=id) for session_id, id in (("a", "1"), ("a", "2"), ("b", "1"))]
+    for entry in entries:
+        await store.ledger.claim(entry, approval=None, approvals=store.approvals, item=stored(entry), work=work)
+
+    await store.ledger.settle(done(entries[0]), work=work)
+
+    assert [await state_of(work, entry) for entry in entries] == ["done", "running", "running"]
 
 
 @pytest.mark.parametrize("of_approvals", PLACES)
