@@ -20,7 +20,7 @@ def stopped_clock() -> Generator[Any]:
 
 async def eventually(is_so: Callable[[], object]) -> None:
     """Wait for what another thread or the database brings about; it works while the clock is stopped."""
-    ends = time.monotonic() + 20
+    ends = time.monotonic() + 10
     while not is_so():
         assert time.monotonic() < ends
         await asyncio.to_thread(time.sleep, 0.002)

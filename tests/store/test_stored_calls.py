@@ -141,6 +141,8 @@ async def test_two_stores_of_one_database_claim_in_one_transaction_as_one_store_
         assert [row.detail["token"] for row in used] == tokens
         assert len({row.writer for row in used}) == 2  # Each by the store that has the approval.
     assert len(sent[0]) == len(sent[1])
+    for written in ("handrail_ledger", "handrail_approvals", "handrail_work"):
+        assert all(any(written in sql for sql in texts) for texts in sent)
 
 
 async def test_approvals_and_rows_in_another_database_are_kept_there(store: SqlStore, tmp_path: Path) -> None:
