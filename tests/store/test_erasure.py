@@ -107,7 +107,8 @@ def is_in_files(folder: Path) -> bool:
 
 async def test_the_write_ahead_log_is_emptied_when_nobody_reads_an_old_state_any_more(tmp_path: Path) -> None:
     # With one connection that reads: what is read after an attempt comes after it.
-    async with open_store(f"sqlite:///{tmp_path}/a.db", timeout=0.05, pool_size=2) as store:
+    async with open_store(f"sqlite:///{tmp_path}/a.db", pool_size=2) as store:
+        await store._database.fetch(text("PRAGMA busy_timeout = 0"))  # pyright: ignore[reportPrivateUsage]
         assert (await Shop().executor(store).run(call("c-1", "book"), context())).ok
         await store.audit.flush()
         reader = sqlite3.connect(tmp_path / "a.db", isolation_level=None)
