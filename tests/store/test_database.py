@@ -225,8 +225,8 @@ async def test_a_database_that_is_closed_while_it_is_opened_is_not_opened(tmp_pa
     hold = Held()
     database = Database(f"sqlite:///{tmp_path}/a.db", pool_size=1, timeout=10.0, prepare=hold)
     opening = asyncio.create_task(database.open())
-    await hold.begun.wait()
     async with asyncio.timeout(10):
+        await hold.begun.wait()
         await database.close()
     await quiet()
     assert opening.cancelled()
