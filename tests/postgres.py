@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
-from sqlalchemy import make_url
+from sqlalchemy import make_url, text
 
 from handrail.store.schema_version import ensure_newest
 
@@ -121,6 +121,9 @@ def postgres() -> Generator[PostgresServer]:
     finally:
         server.remove()
 
+
+BLOCKED = text("SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'")
+"""Finds a row while a statement in this database waits for another transaction."""
 
 DATABASES = [pytest.param("sqlite"), pytest.param("postgres", marks=pytest.mark.postgres)]
 """The kinds of database that a store can be in."""

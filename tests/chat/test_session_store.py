@@ -403,8 +403,27 @@ async def test_a_turn_writes_as_many_rows_in_a_long_conversation_as_in_a_short_o
                 await store.sessions.save(after, previous=before)
             counts.append(statements.rows_written)
             assert await store.sessions.load(before.session_id) == after
+            again = structs.replace(after, messages=(*after.messages[:-1], UserMessage(text="Hm.")), revision=3)
+            with counted(store) as statements:
+                await store.sessions.save(again, previous=after)
+            counts.append(statements.rows_written)
 
-        assert counts == [3, 3]  # The state, one changed message, one new message.
+        assert counts == [3, 2, 3, 2]  # The state, one changed message, one new message or none.
+
+
+async def test_a_conversation_that_loses_messages_is_loaded_without_them(kept: Any) -> None:
+    histories = [("a", "b", "c"), ("a", "x"), ("a",), ("a", "b"), ("z",), ("z", "y")]
+    for knows in (True, False):
+        current = None
+        for revision, texts in enumerate(histories, 1):
+            following = said(*texts, revision=revision)
+            await kept.save(following, previous=current if knows else None)
+            current = following
+            assert await kept.load("s") == current
+        await kept.remove("s")
+        await kept.save(said("new", revision=1))
+        assert await kept.load("s") == said("new", revision=1)
+        await kept.remove("s")
 
 
 async def test_a_long_file_of_short_messages_is_seldom_rewritten(tmp_path: Path) -> None:

@@ -1,12 +1,13 @@
-"""Entries and approvals for the tests of the store."""
+"""Entries, approvals and durable calls for the tests of the store."""
 
 import itertools
 import time
 from typing import Any
 
+from handrail import ToolCall
 from handrail.authorize.approvals import new_token
 from handrail.core import Approval
-from handrail.execute import Entry
+from handrail.execute import Entry, WorkItem
 from handrail.execute.ledger import RecordedResult, State, settle_entry
 
 _numbers = itertools.count()
@@ -36,6 +37,14 @@ def an_entry(**values: Any) -> Entry:
 def done(entry: Entry, state: State = "committed", **values: Any) -> Entry:
     """The entry with an outcome."""
     return settle_entry(entry, state, a_recorded(**values), now=time.time())
+
+
+def an_item(**values: Any) -> WorkItem:
+    """A new durable call, queued."""
+    number = next(_numbers)
+    sent = ToolCall(id=f"call-{number}", name="pay", arguments_json="{}")
+    given = {"session_id": "s-1", "call_id": sent.id, "tool": "pay", "definition": "d-1", "call": sent}
+    return WorkItem(**{**given, "sent_call": sent, **values})
 
 
 def a_recorded(**values: Any) -> RecordedResult:

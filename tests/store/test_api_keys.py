@@ -9,6 +9,7 @@ from handrail.errors import ConfigError
 from handrail.store import SqlStore
 from handrail.store.api_keys import ROLES
 from handrail.store.tables import keys
+from tests.statements import counted
 
 
 async def test_a_key_is_found_by_its_secret_which_is_not_in_the_database(store: SqlStore) -> None:
@@ -25,13 +26,26 @@ async def test_a_key_is_found_by_its_secret_which_is_not_in_the_database(store: 
 async def test_a_revoked_key_is_not_found_and_is_revoked_once(store: SqlStore) -> None:
     key, secret = await store.keys.create(role="caller", who="bot")
     first = await store.keys.revoke(key.id)
+    await store.audit.flush(timeout=60)
+    assert [row.kind for row in await store.audit.query()] == ["key_created", "key_revoked"]
     second = await store.keys.revoke(key.id)
 
     assert await store.keys.find(secret) is None
     assert first.revoked_at is not None
     assert second == first == await store.keys.get(key.id)
     await store.audit.flush(timeout=60)
-    assert [row.kind for row in await store.audit.query()] == ["key_created", "key_revoked"]
+    assert len(await store.audit.query()) == 2
+    with pytest.raises(ConfigError, match="there is no key 'nobody'"):
+        await store.keys.revoke("nobody")
+
+
+async def test_what_cannot_be_a_secret_is_not_looked_up(store: SqlStore) -> None:
+    with counted(store) as statements:
+        for wrong in ("", "x" * 43, "hrk_" + "x" * 197):
+            assert await store.keys.find(wrong) is None
+        assert statements.count == 0
+        assert await store.keys.find("hrk_" + "x" * 196) is None
+        assert statements.count == 1
 
 
 async def test_the_keys_of_one_tenant_are_listed_without_those_of_others(store: SqlStore) -> None:

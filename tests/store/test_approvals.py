@@ -11,7 +11,7 @@ from msgspec import structs
 
 from handrail import Executor, Policy, Rule, ToolCall, ToolContext, tool
 from handrail.authorize.approvals import new_token
-from handrail.core import Approval
+from handrail.core import Approval, ApprovalUsed
 from handrail.errors import ApprovalError, ConfigError
 from handrail.store import SqlStore, open_store
 from tests.store.samples import an_approval
@@ -119,6 +119,35 @@ async def test_who_decided_an_expired_question_and_why_stays_under_its_token(kep
     assert not await kept.approvals.consume(first.token, now=later)
 
 
+async def test_a_no_answers_its_own_call_whoever_is_asked_and_no_other_call(kept: Any) -> None:
+    first = await kept.approvals.ask(an_approval(call_id="c-1"))
+    denied = await kept.approvals.deny(first.token, by="operator", who="ann")
+
+    assert await kept.approvals.ask(anew(first)) == denied
+    assert await kept.approvals.ask(anew(first, by="customer", repeat=1)) == denied
+    async with asyncio.timeout(10):
+        other = await kept.approvals.ask(anew(first, call_id="c-2"))
+    assert (other.state, other.call_id) == ("pending", "c-2")
+    assert await kept.approvals.ask(anew(first, by="customer")) == denied
+    assert (await kept.approvals.get(first.token)).state == "denied"
+
+
+async def test_a_question_expires_at_its_moment(kept: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    if isinstance(kept, SqlStore) and not kept._database.is_sqlite:  # Its own clock counts: see test_clocks.py.
+        return
+    asked = await kept.approvals.ask(an_approval())
+    monkeypatch.setattr(time, "time", lambda: asked.expires_at - 0.001)
+    assert await kept.approvals.pending() == [asked]
+    assert await found(kept.approvals, asked) == asked
+
+    monkeypatch.setattr(time, "time", lambda: asked.expires_at)
+    assert await kept.approvals.pending() == []
+    assert await found(kept.approvals, asked) is None
+    async with asyncio.timeout(10):
+        again = await kept.approvals.ask(anew(asked, created_at=time.time(), expires_at=time.time() + 900))
+    assert (again.token != asked.token, again.state) == (True, "pending")
+
+
 async def test_a_used_approval_does_not_answer_the_next_question(kept: Any) -> None:
     first = await kept.approvals.ask(an_approval())
     await kept.approvals.approve(first.token, by="operator", who="ann")
@@ -224,6 +253,10 @@ async def test_an_approval_is_used_up_by_exactly_one(kept: Any) -> None:
 
     assert sum(used) == 1
     assert await found(kept.approvals, asked) is None
+    if isinstance(kept, SqlStore):
+        await kept.audit.flush()
+        told = await kept.audit.query(kind=ApprovalUsed)
+        assert [(one.detail["token"], one.detail["who"]) for one in told] == [(asked.token, "ann")]
 
 
 @pytest.mark.parametrize("answer", [None, "approve", "deny"])

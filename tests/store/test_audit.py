@@ -351,6 +351,7 @@ async def full(store: SqlStore) -> SqlStore:
                 at=100.0 + number,
                 session_id=f"s-{number % 2}",
                 tenant_id=f"t-{number // 4}",
+                customer_id=f"cu-{number}",
                 call=ToolCall(id=f"c-{number}", name="pay" if number < 6 else "sell"),
                 result=ToolResult(error="no" if number == 7 else None),
             )
@@ -365,7 +366,12 @@ QUESTIONS: dict[str, tuple[dict[str, Any], list[int]]] = {
     "tenant": ({"tenant_id": "t-1"}, [4, 5, 6, 7]),
     "tool": ({"tool": "sell"}, [6, 7]),
     "call": ({"call_id": "c-3"}, [3]),
+    "customer": ({"customer_id": "cu-2"}, [2]),
+    "ok": ({"ok": True}, [0, 1, 2, 3, 4, 5, 6]),
     "not ok": ({"ok": False}, [7]),
+    "a good outcome": ({"outcome": "ok"}, [0, 1, 2, 3, 4, 5, 6]),
+    "an error": ({"outcome": "tool_execution_failed"}, [7]),
+    "an outcome of none": ({"outcome": "ok", "ok": False}, []),
     "since": ({"since": 105.0}, [5, 6, 7]),
     "until": ({"until": 102.0, "kind": "call_finished"}, [0, 1]),
     "kind": ({"kind": CallFinished}, list(range(8))),
@@ -389,6 +395,13 @@ async def test_the_rows_of_one_writer_are_numbered_without_gaps(full: SqlStore) 
 
     assert sorted(row.number for row in rows) == list(range(9))
     assert len({row.writer for row in rows}) == 1
+
+
+async def test_the_smallest_batch_is_one_row_that_is_written_at_once(url: str) -> None:
+    async with open_store(url, audit_batch_size=1, audit_max_waiting=1, audit_interval=0) as store:
+        store.audit(CircuitBreakerChanged(at=99.0, session_id="", tool_name="pay", state="open"))
+        await store.audit.flush()
+        assert len(await store.audit.query()) == 1
 
 
 @pytest.mark.parametrize("wrong", [{"audit_batch_size": 0}, {"audit_interval": -1.0}, {"audit_max_waiting": 5}])

@@ -8,7 +8,7 @@ import pytest
 from msgspec import structs
 
 from handrail import MediaPart, Policy, Rule, ToolCall, ToolResult
-from handrail.core import ApprovalRequested, CallFinished, LogEvent
+from handrail.core import ApprovalRequested, CallFinished, CallStarted, LogEvent
 from handrail.store import SqlStore, audit_rows, open_store
 from tests.store.samples import an_approval
 from tests.store.test_audit import a_call, a_context, an_executor, facts
@@ -146,6 +146,24 @@ def test_a_loop_that_ends_writes_what_waits_once_and_the_next_goes_on(tmp_path: 
         thread = threading.Thread(target=run, args=(number,))
         thread.start()
         thread.join(60)
+        assert not [one for one in threading.enumerate() if one.name.startswith("handrail:sqlite")]
+    store.audit(an_event(3))  # Between two event loops: it waits for the next one.
 
     assert found == [expected(), expected(0), expected(0, 1)]
-    assert (store.audit.written, store.audit.waiting, store.audit.dropped) == (3, 0, 0)
+    assert (store.audit.written, store.audit.waiting, store.audit.dropped) == (3, 1, 0)
+    asyncio.run(store.audit.flush(timeout=20))
+    assert (store.audit.written, store.audit.waiting, store.audit.dropped) == (4, 0, 0)
+
+
+def test_a_loop_that_ends_writes_long_values_redacted(tmp_path: Any) -> None:
+    store = open_store(f"sqlite:///{tmp_path}/handrail.db", audit_interval=60.0, audit_values=True)
+    sent = ToolCall(id="c-1", name="pay", arguments_json=f'{{"note": "password=hunter2 {"x " * 40_000}"}}')
+
+    async def report() -> None:
+        await store.open()
+        store.audit(CallStarted(at=1.0, session_id="s", call=sent))
+
+    asyncio.run(report())
+    (row,) = asyncio.run(store.audit.query())
+    assert "x x x" in str(row.arguments)
+    assert "hunter2" not in str(row.arguments)

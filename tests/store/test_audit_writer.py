@@ -13,8 +13,11 @@ from handrail import ToolCall
 from handrail.core import CallStarted, CircuitBreakerChanged, Event
 from handrail.errors import StoreError
 from handrail.execute import Entry
-from handrail.store import SqlStore, open_store
+from handrail.store import SqlStore, audit, open_store
+from tests.clocks import eventually, stopped_clock
+from tests.execute.helpers import quiet
 from tests.postgres import PostgresServer
+from tests.statements import counted
 from tests.store.fragile import Fragile
 from tests.store.proxy import proxied
 from tests.store.samples import an_entry
@@ -51,14 +54,32 @@ async def test_telling_the_audit_writes_nothing_yet(url: str) -> None:
         assert await tools(store) == []
 
 
-async def test_a_full_batch_is_written_at_once(url: str) -> None:
+@pytest.mark.parametrize(("count", "written"), [(4, 4), (8, 8), (10, 8)])
+async def test_a_full_batch_is_written_at_once(url: str, count: int, written: int) -> None:
     async with open_store(url, audit_interval=60.0, audit_batch_size=4) as store:
-        for number in range(10):
+        for number in range(count):
             store.audit(an_event(number))
-        await until(lambda: store.audit.written >= 8)
+        await until(lambda: store.audit.written >= written)
 
-        assert store.audit.waiting == 2
-        assert await tools(store) == expected(*range(8))
+        assert store.audit.waiting == count - written
+        assert await tools(store) == expected(*range(written))
+
+
+async def test_after_a_flush_a_batch_is_waited_for_again_and_nothing_is_done_without_rows(store: SqlStore) -> None:
+    waiting: Any = store.audit._has_rows
+    with stopped_clock() as clock:
+        for number in range(3):
+            await eventually(lambda: waiting._waiters)
+            store.audit(an_event(number))
+            if number == 0:
+                await store.audit.flush()
+                continue
+            await quiet()
+            assert not waiting._waiters
+            assert store.audit.written == number
+            clock.now += 0.1
+            await eventually(lambda: store.audit.written == number + 1)  # noqa: B023
+        await eventually(lambda: waiting._waiters)
 
 
 async def test_what_is_less_than_a_batch_is_written_after_a_while(url: str) -> None:
@@ -94,6 +115,18 @@ async def test_closing_writes_what_is_left(url: str) -> None:
         assert await tools(after) == expected(1)
     store.audit(an_event(2))  # Nobody writes it any more.
     assert store.audit.dropped == 1
+    async with store:
+        store.audit(an_event(3))
+    async with open_store(url) as after:
+        assert await tools(after) == expected(1, 3)
+
+
+async def test_a_flush_opens_the_store(url: str) -> None:
+    store = open_store(url, audit_interval=60.0)
+    store.audit(an_event(1))
+    await store.audit.flush(timeout=20)
+    assert store.audit.written == 1
+    await store.aclose()
 
 
 async def test_threads_may_tell_the_audit_too(store: SqlStore) -> None:
@@ -171,6 +204,11 @@ async def test_closing_does_not_wait_for_ever_and_says_what_was_lost(
 
     assert store.audit.dropped == 1
     assert "1 rows not written" in caplog.text
+    await fragile.come_back()
+    async with store:  # What was given up is not written later.
+        store.audit(an_event(1))
+        await store.audit.flush(timeout=30.0)
+        assert (await tools(store), store.audit.waiting, store.audit.written) == (expected(1), 0, 1)
 
 
 @pytest.mark.postgres
@@ -189,6 +227,72 @@ async def test_a_batch_whose_response_was_lost_is_not_written_twice(postgres: Po
         assert proxy.lost == 1
         assert await tools(store) == expected(*range(5))
         assert (store.audit.written, store.audit.dropped) == (5, 0)
+
+
+async def test_a_batch_that_cannot_be_written_is_tried_again_after_ever_longer_pauses(store: SqlStore) -> None:
+    async def rename(name: str, to: str) -> None:
+        await store._database.write(text(f"ALTER TABLE {name} RENAME TO {to}"), {})
+
+    await rename("handrail_audit", "away")
+    with stopped_clock() as clock, counted(store) as statements:
+
+        def count_attempts() -> int:
+            return sum(sql.startswith("INSERT INTO handrail_audit") for sql, _ in statements.sent)
+
+        store.audit(an_event())
+        await quiet()
+        clock.now += 0.01
+        for attempts, pause in enumerate((0.1, 0.2, 0.5), 1):
+            await eventually(lambda: count_attempts() == attempts)  # noqa: B023
+            await eventually(lambda: is_sleeping(store))
+            clock.now += pause * 0.9
+            await quiet()
+            assert is_sleeping(store)
+            assert count_attempts() == attempts
+            clock.now += pause * 0.2
+        await eventually(lambda: count_attempts() == 4)
+        await eventually(lambda: is_sleeping(store))
+        await rename("away", "handrail_audit")
+        clock.now += 1.01
+        await eventually(lambda: store.audit.written == 1)
+    assert await tools(store) == expected(0)
+
+
+def is_sleeping(store: SqlStore) -> bool:
+    """Whether the writer pauses: the innermost frame of its task is that of `asyncio.sleep`."""
+    assert store.audit._task is not None
+    waits_for: Any = store.audit._task.get_coro()
+    while getattr(waits_for, "cr_await", None) is not None:
+        if getattr(waits_for, "cr_code", None) is asyncio.sleep.__code__:
+            return True
+        waits_for = waits_for.cr_await
+    return False
+
+
+STATES = """
+CREATE FUNCTION pick() RETURNS trigger AS $$ BEGIN IF NEW.session_id = 'odd' THEN
+    RAISE EXCEPTION 'odd' USING ERRCODE = '{}'; END IF; RETURN NEW; END; $$ LANGUAGE plpgsql
+"""
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize(("state", "is_refused"), [("22023", True), ("54000", True), ("57P03", False)])
+async def test_what_postgres_says_about_a_row_is_a_refusal_and_what_it_says_about_itself_is_not(
+    postgres: PostgresServer, state: str, is_refused: bool
+) -> None:
+    async with open_store(postgres.new_database(), audit_interval=0) as store:
+        trigger = "CREATE TRIGGER picky BEFORE INSERT ON handrail_audit FOR EACH ROW EXECUTE FUNCTION pick()"
+        steps = [text(STATES.format(state)), text(trigger)]
+        await store._database.run(lambda transaction: [transaction.execute(step) for step in steps])
+        with stopped_clock() as clock:
+            for number in range(2):
+                store.audit(an_event(number, session_id="s" if number else "odd"))
+            clock.now += 0.01
+            await eventually(lambda: store.audit.dropped or is_sleeping(store))
+        assert store.audit.dropped == is_refused
+        await store._database.write(text("DROP TRIGGER picky ON handrail_audit"), {})
+        await store.audit.flush(timeout=30)
+        assert await tools(store) == (expected(1) if is_refused else expected(0, 1))
 
 
 REFUSING = {
@@ -258,6 +362,20 @@ async def test_claims_that_are_lost_leave_neither_a_row_nor_a_gap(store: SqlStor
     rows = await numbered(store)
     assert [number for number, _ in rows] == list(range(13))
     assert [kind for _, kind in rows].count("call_started") == 1
+
+
+async def test_as_many_claims_are_remembered_as_may_be_until_they_are_emitted(
+    store: SqlStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(audit, "_MAX_KNOWN", 2)
+    entries = [an_entry() for _ in range(3)]
+    events = [started(entry) for entry in entries]
+    for entry, event in zip(entries, events, strict=True):
+        assert await store.ledger.claim(entry, approval=None, approvals=store.approvals, started=event)
+    for event in events:
+        store.audit(event)
+
+    assert [kind for _, kind in await numbered(store)] == ["call_started"] * 4  # One was forgotten, and is there twice.
 
 
 @pytest.mark.postgres

@@ -2,6 +2,7 @@
 
 import asyncio
 import sqlite3
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,8 @@ from sqlalchemy import text
 
 from handrail.errors import ConfigError, StoreError
 from handrail.store import open_store
-from handrail.store.database import Database, parse_url
+from handrail.store.database import Database, build_engine, parse_url
+from tests.execute.helpers import Held, quiet
 from tests.postgres import PostgresServer
 from tests.store.samples import an_approval, an_entry, done
 
@@ -38,6 +40,13 @@ def test_a_file_is_the_same_however_it_is_named(tmp_path: Path, monkeypatch: pyt
     names = ["executor.db", f"{tmp_path}/executor.db", "./executor.db", "link/executor.db"]
 
     assert len({parse_url(f"sqlite+aiosqlite:///{name}") for name in names}) == 1
+
+
+def test_a_store_knows_its_address_however_it_is_written(tmp_path: Path) -> None:
+    store = open_store(f"sqlite:///{tmp_path}/executor.db")
+
+    assert store.is_at(f"sqlite+aiosqlite:///{tmp_path}/./executor.db")
+    assert not store.is_at(f"sqlite:///{tmp_path}/other.db")
 
 
 @pytest.mark.parametrize(
@@ -80,6 +89,14 @@ async def test_sqlite_is_in_wal_mode_and_a_claim_is_on_the_disk_before_it_counts
 
     full = 2
     assert found == ["wal", full, 1, 10_000]
+
+
+async def test_an_engine_for_a_file_has_the_same_settings(tmp_path: Path) -> None:
+    engine = build_engine(parse_url(f"sqlite:///{tmp_path}/executor.db"), connect_timeout=10.0)
+    async with engine.connect() as connection:
+        names = ("journal_mode", "synchronous", "secure_delete")
+        found = [(await connection.execute(text(f"PRAGMA {name}"))).scalar() for name in names]
+    assert found == ["wal", 2, 1]
 
 
 async def test_many_calls_at_once_wait_for_a_connection(url: str) -> None:
@@ -151,9 +168,10 @@ async def test_a_deleted_write_ahead_log_is_noticed_before_the_next_claim(tmp_pa
         with pytest.raises(StoreError, match=r"executor\.db-wal was deleted or replaced"):
             await store.ledger.recall(session_id="s", call_id="c", key="k")
 
-    async with open_store(f"sqlite+aiosqlite:///{path}") as store:
-        known = await store.ledger.recall(session_id=entry.session_id, call_id=entry.call_id)
-        assert replaced or known.by_id == entry
+    for again in (store, open_store(f"sqlite+aiosqlite:///{path}")):
+        async with again:
+            known = await again.ledger.recall(session_id=entry.session_id, call_id=entry.call_id)
+            assert replaced or known.by_id == entry
 
 
 async def test_a_write_ahead_log_that_sqlite_itself_deletes_is_no_error(tmp_path: Path) -> None:
@@ -182,6 +200,63 @@ async def test_connections_that_died_while_they_were_idle_are_replaced(postgres:
         assert await store.ledger.claim(an_entry(), approval=None, approvals=store.approvals)
 
 
+# Opening and closing.
+
+
+async def test_a_database_that_could_not_be_prepared_is_closed_and_tried_again(tmp_path: Path) -> None:
+    async def prepare() -> None:
+        nonlocal is_right
+        await database.fetch(text("SELECT 1"))
+        if not is_right:
+            raise ConfigError("not this one")
+
+    is_right = False
+    database = Database(f"sqlite:///{tmp_path}/a.db", pool_size=1, timeout=10.0, prepare=prepare)
+    with pytest.raises(ConfigError, match="not this one"):
+        await database.open()
+    assert not database.is_open
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("handrail:sqlite")]
+    is_right = True
+    assert await database.fetch(text("SELECT 1")) == [(1,)]
+    await database.close()
+
+
+async def test_a_database_that_is_closed_while_it_is_opened_is_not_opened(tmp_path: Path) -> None:
+    hold = Held()
+    database = Database(f"sqlite:///{tmp_path}/a.db", pool_size=1, timeout=10.0, prepare=hold)
+    opening = asyncio.create_task(database.open())
+    async with asyncio.timeout(10):
+        await hold.begun.wait()
+        await database.close()
+    await quiet()
+    assert opening.cancelled()
+    assert (hold.ended, database.is_open) == (0, False)
+
+
+LAST_UPDATES = text(
+    "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND query LIKE 'UPDATE handrail_ledger%'"
+)
+
+
+@pytest.mark.postgres
+async def test_a_connection_that_renews_leases_is_replaced_when_it_was_lost(postgres: PostgresServer) -> None:
+    async with open_store(postgres.new_database()) as store:
+        entry = an_entry()
+        await store.ledger.claim(entry, approval=None, approvals=store.approvals)
+        await store.ledger.renew([entry], lease_until=entry.lease_until)
+        ((pid,),) = await store._database.fetch(LAST_UPDATES)
+        await store._database.fetch(text("SELECT pg_terminate_backend(:pid)"), {"pid": pid})
+        while await store._database.fetch(LAST_UPDATES):
+            await quiet()
+
+        await store.ledger.renew([entry], lease_until=entry.lease_until + 1_000)
+
+        found = (await store.ledger.recall(session_id=entry.session_id, call_id=entry.call_id)).by_id
+        assert found is not None
+        assert found.lease_until > entry.lease_until + 500
+        await store.ledger.end_renewals()
+
+
 # Errors of the driver.
 
 
@@ -201,6 +276,14 @@ async def test_a_database_that_cannot_be_opened_is_a_store_error_without_the_pas
         async with open_store(url.format(folder=tmp_path)):
             raise AssertionError("it was opened")
     assert "hunter2" not in str(caught.value)
+
+
+async def test_a_file_that_is_no_database_is_a_store_error_when_it_is_used(tmp_path: Path) -> None:
+    (tmp_path / "text.db").write_text("Dear diary, " * 100)
+    database = Database(f"sqlite:///{tmp_path}/text.db", pool_size=1, timeout=1.0)
+    with pytest.raises(StoreError, match=r"cannot read from .*text\.db \(DatabaseError\)"):
+        await database.fetch(text("SELECT 1"))
+    await database.close()
 
 
 async def test_an_error_of_the_driver_while_in_use_is_a_store_error_without_values(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from cryptography.fernet import Fernet
-from sqlalchemy import text
+from sqlalchemy import select, text
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from handrail import ConfigError, Executor, Policy, Rule, tool
@@ -16,6 +16,7 @@ from handrail.errors import MissingExtraError, StoreError
 from handrail.store import open_store
 from handrail.store.approvals import UNREADABLE
 from handrail.store.encryption import Cipher
+from handrail.store.tables import settings
 from tests.execute.helpers import at, call, code_of
 from tests.postgres import DATABASES, new_database
 from tests.postgres import postgres as postgres  # a fixture
@@ -112,6 +113,16 @@ async def test_another_key_and_no_key_are_refused_by_name_and_keys_can_be_change
         async with open_store(url, encryption_key=KEY):
             pass
     assert paid == []
+
+
+async def test_opening_with_the_only_key_changes_nothing(url: str) -> None:
+    query = select(settings.c.value).where(settings.c.name == "encryption_check")
+    found: list[Any] = []
+    for key in (KEY, KEY, [OTHER, KEY]):
+        async with open_store(url, encryption_key=key) as store:
+            found += await store._database.fetch(query)
+
+    assert found[0] == found[1] != found[2]
 
 
 @pytest.mark.parametrize("key", ["short", b"", [], 7])

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,13 @@ from sqlalchemy import select, text, update
 
 from handrail import ChatSession, ConfigError, Executor, Policy, Rule, ToolCall, ToolContext, ToolError, tool
 from handrail.cli.main import main
-from handrail.core import ApprovalDecided
+from handrail.core import ApprovalDecided, CircuitBreakerChanged
 from handrail.store import SqlStore, open_store
 from handrail.store.tables import audit, metadata
 from handrail.testing import ScriptedProvider
+from tests.clocks import eventually, stopped_clock
+from tests.execute.helpers import quiet
+from tests.statements import Statements, counted
 from tests.store.conftest import DATABASES, new_database
 from tests.store.samples import an_approval
 
@@ -93,9 +97,57 @@ async def test_no_value_of_the_customer_is_left_in_any_table_file_or_recording(u
         assert (closed.state, closed.who) == ("denied", "bo")
         (fact,) = await store.audit.query(kind="customer_erased")
         assert (fact.tenant_id, fact.detail["who"], fact.detail["calls"]) == ("t-1", "dpo", 2)
-    if url.startswith("sqlite"):
-        for path in tmp_path.rglob("*.db*"):
-            assert CANARY.encode() not in path.read_bytes()
+        assert not is_in_files(tmp_path)
+
+
+def is_in_files(folder: Path) -> bool:
+    """Whether the canary is in a file of SQLite."""
+    return any(CANARY.encode() in path.read_bytes() for path in folder.rglob("*.db*"))
+
+
+async def test_the_write_ahead_log_is_emptied_when_nobody_reads_an_old_state_any_more(tmp_path: Path) -> None:
+    # With one connection that reads: what is read after an attempt comes after it.
+    async with open_store(f"sqlite:///{tmp_path}/a.db", pool_size=2) as store:
+        await store._database.fetch(text("PRAGMA busy_timeout = 0"))  # pyright: ignore[reportPrivateUsage]
+        assert (await Shop().executor(store).run(call("c-1", "book"), context())).ok
+        await store.audit.flush()
+        reader = sqlite3.connect(tmp_path / "a.db", isolation_level=None)
+        reader.execute("BEGIN")
+        reader.execute("SELECT * FROM handrail_ledger").fetchall()
+        with stopped_clock() as clock, counted(store) as statements:
+            erasing = asyncio.create_task(store.erase(customer_id=CANARY, tenant_id="t-1", who="dpo"))
+            for attempts in (1, 2):
+                await eventually(lambda: count_checkpoints(statements))
+                for _ in range(3):
+                    await store.sessions.load("nobody")
+                    await quiet()
+                assert (count_checkpoints(statements), erasing.done()) == (attempts, False)
+                if attempts == 2:
+                    reader.close()
+                clock.now += 0.11
+                await quiet()
+            assert (await erasing).is_complete
+        assert not is_in_files(tmp_path)
+
+
+def count_checkpoints(statements: Statements) -> int:
+    return sum("wal_checkpoint" in sql for sql, _ in statements.sent)
+
+
+async def test_rows_of_the_customers_sessions_that_name_nobody_lose_their_values_and_others_keep_them(
+    store: SqlStore,
+) -> None:
+    await Shop().executor(store).run(call("c-1", "book"), context())
+    for session_id in ("s-1", "s-2"):
+        store.audit(CircuitBreakerChanged(at=1.0, session_id=session_id, tool_name="pay", state="open"))
+
+    await store.erase(customer_id=CANARY, tenant_id="t-1", who="dpo")
+
+    rows = await store.audit.query(kind=CircuitBreakerChanged)
+    assert {row.session_id: (row.reason, row.erased_at is None) for row in rows} == {
+        "s-1": (None, False),
+        "s-2": ("open", True),
+    }
 
 
 async def test_what_was_done_is_not_done_again_and_the_answer_says_when_it_was(store: SqlStore) -> None:

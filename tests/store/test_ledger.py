@@ -6,13 +6,15 @@ import time
 from typing import Any
 
 import pytest
+from cryptography.fernet import Fernet
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec import structs
+from sqlalchemy import text
 
 from handrail import Control, Decision, Failure
 from handrail.authorize import MemoryApprovals
-from handrail.core import Approval
+from handrail.core import Approval, ApprovalUsed
 from handrail.errors import CallTakenOverError, StoreError
 from handrail.execute import Entry
 from handrail.execute.ledger import RecordedResult
@@ -20,6 +22,7 @@ from handrail.store import SqlStore, open_store
 from tests.postgres import PostgresServer
 from tests.store.proxy import proxied
 from tests.store.samples import a_recorded, an_approval, an_entry, done
+from tests.store.test_audit_details import Bus
 
 TIMES = dict.fromkeys(("claimed_at", "lease_until", "run_until", "repeat_until", "read_at"), 0.0)
 
@@ -201,7 +204,22 @@ async def test_a_claim_that_is_lost_leaves_its_approval_as_it_was(kept: Any) -> 
 
     assert not await kept.ledger.claim(an_entry(key=first.key), approval=approval, approvals=kept.approvals)
 
+    if isinstance(kept, SqlStore):
+        await kept.audit.flush()
+        assert await kept.audit.query(kind=ApprovalUsed) == []
     assert await kept.approvals.consume(approval.token, now=time.time())
+
+
+async def test_listeners_hear_once_that_a_claim_used_an_approval(kept: Any) -> None:
+    kept.approvals.events.subscribe(bus := Bus())
+    approval = await approved(kept.approvals)
+    entry = an_entry()
+
+    assert await kept.ledger.claim(entry, approval=approval, approvals=kept.approvals)
+    assert await claimed(kept, an_entry())
+
+    used = [event for event in bus.heard if isinstance(event, ApprovalUsed)]
+    assert [(event.token, event.call_id in (None, entry.call_id)) for event in used] == [(approval.token, True)]
 
 
 async def test_approvals_that_are_kept_elsewhere_are_used_up_and_given_back(kept: Any) -> None:
@@ -213,6 +231,7 @@ async def test_approvals_that_are_kept_elsewhere_are_used_up_and_given_back(kept
     assert not await kept.ledger.claim(an_entry(key=entry.key), approval=second, approvals=elsewhere)
     assert not await kept.ledger.claim(an_entry(), approval=first, approvals=elsewhere)
 
+    assert not await kept.ledger.claim(structs.replace(entry, key="other"), approval=second, approvals=elsewhere)
     assert not await elsewhere.consume(first.token, now=time.time())
     assert await elsewhere.consume(second.token, now=time.time())
 
@@ -408,6 +427,31 @@ async def test_every_entry_comes_back_as_it_was(store: SqlStore, data: st.DataOb
     assert await recalled(store.ledger, entry) == (after, after)
 
 
+async def test_metadata_that_is_no_json_is_left_out_and_everything_else_is_kept(store: SqlStore) -> None:
+    entry = an_entry()
+    await claimed(store, entry)
+    given: dict[str, Any] = {"failure": Failure(message="no"), "control": Control(mode="manual"), "notice": "changed"}
+
+    await store.ledger.settle(done(entry, metadata={"a": object(), "b": [1]}, **given))
+
+    assert (await read(store.ledger, entry)).recorded == a_recorded(metadata={"b": [1]}, **given)
+
+
+@pytest.mark.parametrize(("state", "is_failed"), [("committed", False), ("failed", True)])
+async def test_a_recorded_result_that_cannot_be_read_says_what_became_of_its_call(
+    store: SqlStore, state: Any, is_failed: bool
+) -> None:
+    entry = an_entry()
+    await claimed(store, entry)
+    await store.ledger.settle(done(entry, state))
+    await store._database.write(text("UPDATE handrail_ledger SET recorded = 'nonsense'"), {})
+
+    recorded = (await read(store.ledger, entry)).recorded
+    assert recorded is not None
+    assert (recorded.failure is not None) == is_failed
+    assert "cannot be read" in recorded.to_result().for_model()
+
+
 @PATIENT
 @given(text=any_text, message=any_text, name=any_text)
 async def test_an_outcome_is_written_whatever_is_in_it(store: SqlStore, text: str, message: str, name: str) -> None:
@@ -508,6 +552,25 @@ async def test_what_an_operator_found_out_is_written_once_and_only_about_a_doubt
     ]
 
 
+async def test_an_entry_is_in_doubt_from_the_end_of_its_lease_on(tmp_path: Any) -> None:
+    async with open_store(f"sqlite:///{tmp_path}/a.db") as store:  # Postgres has a clock of its own.
+        entry = an_entry()
+        assert await claimed(store, entry)
+
+        assert await store.ledger.find_doubts(now=entry.lease_until - 0.01) == []
+        assert [one.call_id for one in await store.ledger.find_doubts(now=entry.lease_until)] == [entry.call_id]
+
+
+async def test_doubts_are_listed_without_a_key_for_what_an_approver_changed(url: str) -> None:
+    async with open_store(url, encryption_key=Fernet.generate_key()) as store:
+        entry = an_entry()
+        await claimed(store, entry)
+        await store.ledger.settle(structs.replace(done(entry, "unknown"), changed_arguments='{"amount": 1}'))
+    async with open_store(url) as other:
+        (doubt,) = await other.ledger.find_doubts(now=time.time())
+    assert (doubt.call_id, doubt.changed_arguments) == (entry.call_id, None)
+
+
 async def test_what_verify_said_is_written_unless_the_entry_was_changed(kept: Any) -> None:
     entry = an_entry(lease_until=time.time() - 1)
     assert await claimed(kept, entry)
@@ -531,8 +594,12 @@ async def test_renewals_that_were_never_begun_can_be_ended(store: SqlStore) -> N
     assert await claimed(store, entry)
 
     await store.ledger.renew([entry], lease_until=entry.lease_until + 1_000)
+    (connection,) = store.ledger._renewing.values()
+    pool: Any = connection._engine.pool
+    assert pool.checkedin() == 1
     await store.ledger.end_renewals()
     await store.ledger.end_renewals()
+    assert pool.checkedin() == 0
 
     assert (await read(store.ledger, entry)).lease_until > entry.lease_until + 500
 

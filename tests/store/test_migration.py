@@ -140,6 +140,19 @@ async def test_a_new_file_that_another_process_is_making_is_waited_for(tmp_path:
     assert len(await opening) == 32
 
 
+async def test_a_file_that_cannot_be_opened_is_not_waited_for(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="unable to open"):
+        async with asyncio.timeout(10), open_store(f"sqlite:///{tmp_path}"):
+            pass
+
+
+async def test_without_migrations_a_file_that_is_not_there_is_not_made(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match=r"there is no database .*executor\.db"):
+        async with open_store(f"sqlite:///{tmp_path}/executor.db", migrate=False):
+            pass
+    assert list(tmp_path.iterdir()) == []
+
+
 async def test_tasks_that_open_a_new_database_at_once_all_get_the_same_one(url: str) -> None:
     async def opened() -> bytes:
         async with open_store(url) as store:

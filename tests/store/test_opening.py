@@ -11,9 +11,11 @@ import pytest
 
 from handrail import Agent, Executor, Policy, Rule, ToolCall, ToolContext, tool
 from handrail.authorize import MemoryApprovals
+from handrail.chat import Conversation
 from handrail.errors import ConfigError, StoreError
 from handrail.execute import MemoryLedger
 from handrail.store import open_store
+from tests.store.samples import an_item
 
 
 @pytest.fixture
@@ -220,3 +222,23 @@ def test_parts_of_a_store_that_is_not_open_are_refused_when_the_executor_is_buil
     store = open_store(f"sqlite:///{tmp_path}/handrail.db")
     with pytest.raises(StoreError, match="pass store=store, or open it first"):
         Executor([pay], ledger=store.ledger, approvals=MemoryApprovals())
+
+
+async def test_a_store_that_nobody_opened_keeps_a_durable_call(url: str) -> None:
+    store = open_store(url)
+    await store.work.put(item := an_item())
+    await store.aclose()
+
+    async with open_store(url) as other:
+        kept = await other.work.get(session_id=item.session_id, call_id=item.call_id)
+    assert kept is not None
+    assert (kept.state, kept.call) == ("queued", item.call)
+
+
+async def test_a_customer_is_erased_through_a_store_that_nobody_opened(url: str) -> None:
+    async with open_store(url) as store:
+        await store.sessions.save(Conversation(session_id="s-1", customer_id="ann", revision=1))
+    again = open_store(url)
+    assert (await again.erase(customer_id="ann", tenant_id=None, who="bo")).conversations == 1
+    assert [row.kind for row in await again.audit.query()] == ["customer_erased"]
+    await again.aclose()

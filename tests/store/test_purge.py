@@ -2,10 +2,11 @@
 
 import asyncio
 import threading
+import time
 from typing import Any
 
 import pytest
-from sqlalchemy import insert, text
+from sqlalchemy import Table, func, insert, select, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import create_async_engine
 
@@ -15,15 +16,21 @@ from handrail.core import CircuitBreakerChanged
 from handrail.errors import StoreError
 from handrail.providers import UserMessage
 from handrail.store import SqlStore, open_store
-from handrail.store.tables import ledger, messages
+from handrail.store.tables import approvals, audit, ledger, messages, sessions, work
+from tests.clocks import stopped_clock
+from tests.execute.helpers import quiet
 from tests.statements import counted
-from tests.store.samples import an_entry
+from tests.store.samples import an_approval, an_entry, an_item
 
 
 async def settle_many(store: SqlStore, count: int) -> None:
     """Write settled calls of long ago."""
     rows = [rows_of_call(number) for number in range(count)]
     await store._database.run(lambda transaction: transaction.execute_many(insert(ledger), rows))
+
+
+async def count(store: SqlStore, table: Table) -> int:
+    return (await store._database.fetch(select(func.count()).select_from(table)))[0][0]
 
 
 def rows_of_call(number: int) -> dict[str, Any]:
@@ -57,18 +64,83 @@ async def test_a_call_is_claimed_between_two_batches(tmp_path: Any) -> None:
     assert order.index("INSERT") < len(order) - 2
 
 
+@pytest.mark.parametrize("table", [ledger, sessions])
+async def test_the_lock_of_sqlite_is_left_to_others_between_two_batches(store: SqlStore, table: Table) -> None:
+    if table is ledger:
+        await settle_many(store, 1_001)
+    else:
+        await store.sessions.save(Conversation(session_id="s", revision=1))
+    rows = await count(store, table)
+    with stopped_clock() as clock:
+        purging = asyncio.create_task(store.purge(before=1e12))
+        if store._database.is_sqlite:
+            while await count(store, table) == rows:
+                assert not purging.done()
+            await quiet()
+            assert not purging.done()
+            clock.now += 1.0  # It has held the lock for less.
+        assert await purging == rows
+
+
 async def test_a_conversation_goes_with_its_messages_and_a_newer_one_stays(store: SqlStore) -> None:
     for number in range(45):
         history = (UserMessage(text="hello"), UserMessage(text=f"{number}"))
         await store.sessions.save(Conversation(session_id=f"s-{number}", revision=1, messages=history))
     await store._database.write(text("UPDATE handrail_sessions SET saved_at = 1.0 WHERE session_id <> 's-7'"), {})
 
+    assert await store.purge(before=1.0) == 0
     assert await store.purge(before=2.0) == 44
 
     assert await store.sessions.load("s-1") is None
     assert await store.sessions.load("s-7") is not None
     left = await store._database.fetch(messages.select())
     assert {row[0] for row in left} == {"s-7"}
+
+
+async def test_what_could_still_be_a_repetition_stays(store: SqlStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = time.time() + 1000
+    rows = [rows_of_call(n) | {"repeat_until": until} for n, until in enumerate((now - 1, now, now + 1))]
+    await store._database.run(lambda transaction: transaction.execute_many(insert(ledger), rows))
+
+    assert await store.purge(before=2.0) == 0
+    monkeypatch.setattr(time, "time", lambda: now)
+    if store._database.is_sqlite:  # Postgres has a clock of its own.
+        assert await store.purge(before=2.0) == 1
+        assert await store._database.fetch(select(ledger.c.call_id).order_by("call_id")) == [("c-1",), ("c-2",)]
+
+
+async def test_of_one_tenant_only_what_is_its_own_is_deleted(store: SqlStore) -> None:
+    tenants: tuple[str | None, ...] = ("a", "b", None)
+    rows = [rows_of_call(n) | {"tenant_id": tenant} for n, tenant in enumerate(tenants)]
+    await store._database.run(lambda transaction: transaction.execute_many(insert(ledger), rows))
+    for number, tenant in enumerate(tenants):
+        await store.approvals.ask(an_approval(tenant_id=tenant, created_at=0.0, expires_at=1.0))
+        await store.sessions.save(Conversation(session_id=f"s-{number}", revision=1, tenant_id=tenant))
+        for state in ("done", "queued"):
+            await store.work.put(item := an_item(tenant_id=tenant))
+            if state == "done":
+                await store.work.end(session_id=item.session_id, call_id=item.call_id)
+        store.audit(CircuitBreakerChanged(at=1.0, session_id="s", tenant_id=tenant, tool_name="pay", state="open"))
+    await store.deliveries.add("s", "c", after=0)
+    await store.audit.flush()
+
+    assert await store.purge(before=1e12, audit_before=2.0, tenant_id="b") == 5
+
+    of_tenants = {
+        table: await store._database.fetch(select(table.c.tenant_id)) for table in (ledger, approvals, sessions)
+    }
+    assert [{tenant for (tenant,) in rows} for rows in of_tenants.values()] == [{"a", None}] * 3
+    left = await store._database.fetch(select(audit.c.tenant_id).where(audit.c.kind == "circuit_breaker_changed"))
+    assert {tenant for (tenant,) in left} == {"a", None}
+    assert sorted(await store._database.fetch(select(work.c.tenant_id, work.c.state))) == [
+        ("", "done"),
+        ("", "queued"),
+        ("a", "done"),
+        ("a", "queued"),
+        ("b", "queued"),
+    ]
+    assert await store.deliveries.count("s", "c") == 1
+    assert await store.purge(before=1e12) == 9
 
 
 # The audit.
@@ -93,6 +165,17 @@ async def test_old_rows_of_the_audit_are_deleted_on_request_only_and_the_audit_s
         async with engine.begin() as connection:
             await connection.execute(text("DELETE FROM handrail_audit"))
     await engine.dispose()
+
+
+async def test_the_audit_says_what_was_deleted_of_all_and_of_a_tenant_if_there_was_something(store: SqlStore) -> None:
+    store.audit(CircuitBreakerChanged(at=1.0, session_id="s", tenant_id="a", tool_name="pay", state="open"))
+    await store.audit.flush()
+    for tenant_id in ("b", None, "a"):
+        await store.purge(before=0, audit_before=0.5 if tenant_id is None else 2.0, tenant_id=tenant_id)
+    await store.audit.flush()
+
+    rows = await store.audit.query(kind="audit_purged")
+    assert [(row.tenant_id, row.detail["count"]) for row in rows] == [(None, 0), ("a", 1)]
 
 
 async def test_the_audit_is_read_page_by_page(store: SqlStore) -> None:

@@ -15,8 +15,10 @@ from sqlalchemy.exc import IntegrityError
 from handrail import Executor, Policy, Rule, ToolCall, ToolContext, tool
 from handrail.errors import StoreError
 from handrail.store import SqlStore, open_store, sqlite_threads
-from handrail.store.sqlite_threads import SqliteThread
+from handrail.store.sqlite_threads import SqliteThread, connect_sqlite
 from handrail.store.transactions import Transaction
+from tests.clocks import stopped_clock
+from tests.execute.helpers import quiet
 from tests.store.samples import an_entry, done
 
 
@@ -212,6 +214,38 @@ async def test_a_lock_of_another_process_is_waited_for_once_however_many_wait(tm
         assert await store._database.run(insert_setting("after")) == "after"
 
 
+async def test_a_step_that_fails_alone_is_undone_and_the_next_one_runs(file: SqlStore) -> None:
+    def fails(transaction: Transaction) -> None:
+        insert_setting("half")(transaction)
+        raise ValueError("half-way")
+
+    with pytest.raises(ValueError, match="half-way"):
+        await file._database.run(fails)
+    assert await file._database.run(insert_setting("whole")) == "whole"
+    assert {"half", "whole"} & await names(file) == {"whole"}
+
+
+def test_a_file_that_is_no_database_is_not_left_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[sqlite3.Connection] = []
+    connect = sqlite3.connect
+
+    def note(*arguments: Any, **options: Any) -> sqlite3.Connection:
+        opened.append(connect(*arguments, **options))
+        return opened[-1]
+
+    monkeypatch.setattr(sqlite3, "connect", note)
+    (tmp_path / "text.db").write_text("Dear diary, " * 100)
+    with pytest.raises(sqlite3.DatabaseError, match="not a database"):
+        connect_sqlite(str(tmp_path / "text.db"), timeout=1)
+    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+        opened[0].execute("SELECT 1")
+
+
+async def test_a_statement_without_one_of_its_values_is_refused(file: SqlStore) -> None:
+    with pytest.raises(ValueError, match="needs a value for 'name'"):
+        await file._database.fetch(text("SELECT :name"))
+
+
 # Who waits.
 
 
@@ -254,6 +288,25 @@ async def test_a_step_whose_caller_was_cancelled_before_it_began_is_not_run(file
     assert "late" not in await names(file)
 
 
+async def test_steps_that_queue_up_share_a_commit_without_those_that_nobody_waits_for(file: SqlStore) -> None:
+    begun, goes_on = threading.Event(), threading.Event()
+    first = asyncio.create_task(file._database.run(lambda _: begun.set() or goes_on.wait()))
+    await asyncio.to_thread(begun.wait)
+    with noted_commands() as commands:
+        waiting: list[asyncio.Task[str]] = []
+        for number in range(5):
+            waiting.append(asyncio.create_task(file._database.run(insert_setting(f"n-{number}"))))
+            await quiet()
+        for number in (0, 3):
+            waiting[number].cancel()
+        await quiet()
+        goes_on.set()
+        await asyncio.gather(first, *waiting, return_exceptions=True)
+
+    assert commands == ["COMMIT", "BEGIN", *["SAVEPOINT", "RELEASE"] * 3, "COMMIT"]
+    assert {name for name in await names(file) if name.startswith("n-")} == {"n-1", "n-2", "n-4"}
+
+
 async def test_a_claim_whose_caller_was_cancelled_while_it_ran_is_whole_and_can_be_settled(
     file: SqlStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -286,11 +339,52 @@ async def test_reads_cannot_write_and_do_not_wait_for_writes(file: SqlStore) -> 
     await asyncio.to_thread(begun.wait)
 
     assert "digest_key" in await names(file)
-    with pytest.raises(StoreError):
-        await file._database.fetch(text("DELETE FROM handrail_settings"))
+    threads = [thread for thread in threading.enumerate() if thread.name.startswith("handrail:sqlite")]
+    assert [thread.daemon for thread in threads] == [True] * 2  # They keep no program from its end.
     goes_on.set()
     await writing
+    with pytest.raises(StoreError) as caught:
+        await file._database.fetch(text("DELETE FROM handrail_settings"))
+    assert "readonly" in str(caught.value.__cause__)
     assert "digest_key" in await names(file)
+
+
+async def test_a_step_waits_for_others_as_long_as_it_may(tmp_path: Path) -> None:
+    async with open_store(f"sqlite:///{tmp_path}/a.db", timeout=60.0) as store:
+        begun, goes_on = threading.Event(), threading.Event()
+        first = asyncio.create_task(store._database.run(lambda _: begun.set() or goes_on.wait()))
+        await asyncio.to_thread(begun.wait)
+        with stopped_clock() as clock:
+            started = clock.now
+            waiting = asyncio.create_task(store._database.run(insert_setting("late")))
+            await quiet()
+            clock.now = started + 59.0
+            await quiet()
+            assert not waiting.done()
+            clock.now = started + 60.0
+            await quiet()
+            assert waiting.done()
+        goes_on.set()
+        await first
+        with pytest.raises(StoreError, match="kept it busy for 60 seconds"):
+            await waiting
+        assert "late" not in await names(store)
+
+
+async def test_closing_waits_for_what_runs_and_does_what_was_just_given(file: SqlStore) -> None:
+    begun, goes_on = threading.Event(), threading.Event()
+    running = asyncio.create_task(file._database.run(lambda _: begun.set() or goes_on.wait()))
+    await asyncio.to_thread(begun.wait)
+    given = asyncio.create_task(file._database.run(insert_setting("given")))
+    closing = asyncio.create_task(file._database.close_idle())
+    await quiet()
+    assert not closing.done()
+    goes_on.set()
+    async with asyncio.timeout(10):
+        assert await given == "given"
+        await running
+        await closing
+    assert "given" in await names(file)
 
 
 async def test_a_slow_page_holds_up_no_look_up(file: SqlStore) -> None:
@@ -303,6 +397,49 @@ async def test_a_slow_page_holds_up_no_look_up(file: SqlStore) -> None:
     assert (await file.ledger.recall(session_id="s", call_id="c")).by_id is None
     goes_on.set()
     await page
+
+
+async def test_what_is_read_at_once_is_one_hop_and_slow_pages_have_so_many_threads(tmp_path: Path) -> None:
+    async with open_store(f"sqlite:///{tmp_path}/a.db", pool_size=3) as store:
+        with noted_hops() as hops:
+            await asyncio.gather(*(names(store) for _ in range(5)))
+            await names(store)
+        assert hops == ["sqlite-reader-0"] * 2
+        goes_on = threading.Event()
+        assert store._database._sqlite is not None
+        pages: list[asyncio.Task[bool]] = []
+        with noted_hops() as hops:
+            for _ in range(5):
+                pages.append(asyncio.create_task(store._database._sqlite.read(lambda _: goes_on.wait())))
+                await quiet()
+        goes_on.set()
+        await asyncio.gather(*pages)
+    assert hops == [f"sqlite-reader-{number % 2}" for number in range(5)]
+
+
+def test_a_store_in_the_next_event_loop_has_its_timeout(tmp_path: Path) -> None:
+    store = open_store(f"sqlite:///{tmp_path}/a.db", timeout=60.0)
+    first = asyncio.new_event_loop()
+    first.run_until_complete(store._database.run(insert_setting("first")))
+    first.close()
+
+    async def wait_in_vain() -> None:
+        begun, goes_on = threading.Event(), threading.Event()
+        running = asyncio.create_task(store._database.run(lambda _: begun.set() or goes_on.wait()))
+        await asyncio.to_thread(begun.wait)
+        with stopped_clock() as clock:
+            waiting = asyncio.create_task(store._database.run(insert_setting("second")))
+            await quiet()
+            clock.now += 60.0
+            await quiet()
+            assert waiting.done()
+        goes_on.set()
+        await running
+        with pytest.raises(StoreError, match="kept it busy"):
+            await waiting
+        await store.aclose()
+
+    asyncio.run(wait_in_vain())
 
 
 def test_a_store_that_nobody_closed_is_used_again_in_the_next_event_loop(tmp_path: Path) -> None:

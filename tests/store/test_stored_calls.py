@@ -1,6 +1,7 @@
 """The row of a durable call is written and ended with its entry, wherever each of the two is kept."""
 
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,10 +9,12 @@ from sqlalchemy import insert, select
 
 from handrail import ToolCall
 from handrail.authorize import MemoryApprovals
-from handrail.errors import ConfigError, StoreError
+from handrail.core import ApprovalUsed
+from handrail.errors import CallTakenOverError, ConfigError, StoreError
 from handrail.execute import Entry, MemoryLedger, MemoryWork, WorkItem
 from handrail.store import SqlDelivery, SqlStore, open_store
 from handrail.store.tables import settings
+from tests.statements import counted
 from tests.store.samples import an_approval, an_entry, done
 
 SENT = ToolCall(id="c-1", name="pay", arguments_json="{}")
@@ -66,8 +69,22 @@ async def test_an_outcome_of_another_owner_ends_no_row(store: SqlStore, of_work:
     await store.ledger.claim(entry, approval=None, approvals=store.approvals, item=stored(entry), work=work)
 
     await store.ledger.settle(done(an_entry(call_id=entry.call_id, owner="another"), "failed"), work=work)
+    with pytest.raises(CallTakenOverError):
+        await store.ledger.settle(done(an_entry(call_id=entry.call_id, owner="another")), work=work)
 
     assert await state_of(work, entry) == "running"
+
+
+@pytest.mark.parametrize("of_work", PLACES)
+async def test_an_outcome_ends_the_row_of_its_own_call_only(store: SqlStore, of_work: str) -> None:
+    work: Any = store.work if of_work == "the same" else MemoryWork()
+    entries = [an_entry(session_id=session_id, call_id=id) for session_id, id in (("a", "1"), ("a", "2"), ("b", "1"))]
+    for entry in entries:
+        await store.ledger.claim(entry, approval=None, approvals=store.approvals, item=stored(entry), work=work)
+
+    await store.ledger.settle(done(entries[0]), work=work)
+
+    assert [await state_of(work, entry) for entry in entries] == ["done", "running", "running"]
 
 
 @pytest.mark.parametrize("of_approvals", PLACES)
@@ -103,6 +120,46 @@ async def test_two_stores_of_one_database_keep_calls_in_one_place(url: str) -> N
         assert await state_of(ours.work, entry) == "running"
         await ours.ledger.settle(done(entry), work=theirs.work)
         assert await state_of(theirs.work, entry) == "done"
+
+
+async def test_two_stores_of_one_database_claim_in_one_transaction_as_one_store_does(url: str) -> None:
+    sent: list[Any] = []
+    tokens: list[str] = []
+    async with open_store(url, audit_interval=60) as ours, open_store(url, audit_interval=60) as theirs:
+        for other in (ours, theirs):
+            approval = await approve(other.approvals)
+            entry = an_entry(approval=approval.token)
+            with counted(ours) as statements:
+                assert await ours.ledger.claim(
+                    entry, approval=approval, approvals=other.approvals, item=stored(entry), work=other.work
+                )
+            sent.append([sql for sql, _ in statements.sent if not sql.startswith("INSERT INTO handrail_audit")])
+            tokens.append(approval.token)
+        for store in (ours, theirs):
+            await store.audit.flush()
+        used = await ours.audit.query(kind=ApprovalUsed)
+        assert [row.detail["token"] for row in used] == tokens
+        assert len({row.writer for row in used}) == 2  # Each by the store that has the approval.
+    assert len(sent[0]) == len(sent[1])
+    for written in ("handrail_ledger", "handrail_approvals", "handrail_work"):
+        assert all(any(written in sql for sql in texts) for texts in sent)
+
+
+async def test_approvals_and_rows_in_another_database_are_kept_there(store: SqlStore, tmp_path: Path) -> None:
+    async with open_store(f"sqlite:///{tmp_path}/other.db") as other:
+        for approvals in (store.approvals, other.approvals):
+            approval = await approve(approvals)
+            entry = an_entry()
+            assert await store.ledger.claim(
+                entry, approval=approval, approvals=approvals, item=stored(entry), work=other.work
+            )
+            assert await state_of(store.work, entry) is None
+            assert await state_of(other.work, entry) == "running"
+            used = await approvals.get(approval.token)
+            assert used is not None
+            assert used.state == "used"
+            await store.ledger.settle(done(entry), work=other.work)
+            assert await state_of(other.work, entry) == "done"
 
 
 # Queueing.

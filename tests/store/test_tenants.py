@@ -1,9 +1,15 @@
 """Tenants in SQL: saved by one process, found by the next call of another."""
 
+import asyncio
+
 import pytest
+from sqlalchemy import insert, update
+from sqlalchemy.ext.asyncio import create_async_engine
 
 from handrail.errors import ConfigError, StoreError
-from handrail.store import SqlStore
+from handrail.store import SqlStore, open_store
+from handrail.store.tables import tenants
+from tests.postgres import BLOCKED, PostgresServer
 from tests.tenants.samples import acme
 
 
@@ -16,6 +22,7 @@ async def test_a_tenant_is_found_by_its_number_as_it_was_saved(store: SqlStore) 
     assert found == cfg
     assert found is not None
     assert found.version == cfg.version
+    assert found.model_fields_set == cfg.model_fields_set  # What was not said is the default of the day.
     assert await store.tenants.list() == [cfg]
     assert await store.tenants.find("+33999999999") is None
     assert await store.tenants.find("anonymous") is None
@@ -68,3 +75,30 @@ async def test_a_tenant_that_was_removed_answers_no_call_and_can_come_back(store
 
     assert await store.tenants.put(acme()) == 3
     assert await store.tenants.find("+33100000000") == acme()
+    await store.tenants.remove("acme-corp")
+    assert await store.tenants.put(acme(tenant_id="other")) == 1  # Its number is free.
+
+
+async def test_a_saved_tenant_that_is_not_valid_any_more_is_named(store: SqlStore) -> None:
+    await store.tenants.put(acme())
+    await store._database.write(update(tenants).values(config=b'{"tenant_id": ""}'), {})
+
+    for question in (store.tenants.get("acme-corp"), store.tenants.list(), store.tenants.find("+33100000000")):
+        with pytest.raises(ConfigError, match="of the tenant 'acme-corp' is not valid"):
+            await question
+
+
+@pytest.mark.postgres
+async def test_of_two_changes_at_once_one_is_refused(postgres: PostgresServer) -> None:
+    async with open_store(url := postgres.new_database()) as store:
+        await store.tenants.put(acme())
+        engine = create_async_engine(url)
+        async with engine.begin() as other:
+            theirs = {"tenant_id": "acme-corp", "revision": 2, "version": "", "saved_at": 1.0, "who": "ann"}
+            await other.execute(insert(tenants), theirs)
+            changing = asyncio.create_task(store.tenants.put(acme(locale="fr")))
+            while not await store._database.fetch(BLOCKED):
+                assert not changing.done()
+        with pytest.raises(StoreError, match="'acme-corp' was changed by somebody else meanwhile"):
+            await changing
+        await engine.dispose()

@@ -1,11 +1,15 @@
 """Turns of conversations, in both databases: one process runs each, any can interrupt it, and a dead one loses it."""
 
 import asyncio
+import time
+from pathlib import Path
 
+import pytest
 from sqlalchemy import func, select
 
 from handrail.store import SqlStore, open_store
 from handrail.store.tables import turns
+from tests.statements import counted
 
 
 async def test_of_several_processes_one_gets_the_turn_of_a_conversation(url: str) -> None:
@@ -47,6 +51,29 @@ async def test_a_lease_that_is_over_can_be_taken_and_is_lost_to_its_owner(store:
 
 
 async def test_leases_of_dead_processes_are_deleted(store: SqlStore) -> None:
-    for number in range(101):
-        await store.turns.acquire(f"s-{number}", owner="dead", seconds=-1)
+    with counted(store) as statements:
+        for number in range(101):
+            await store.turns.acquire(f"s-{number}", owner="dead", seconds=-1)
     assert (await store._database.fetch(select(func.count()).select_from(turns)))[0][0] < 10
+    assert [sql.split()[0] for sql, _ in statements.sent].count("DELETE") == 2
+
+
+async def test_a_lease_ends_at_its_moment_and_an_interruption_with_its_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now)
+    async with open_store(f"sqlite:///{tmp_path}/a.db") as store, open_store(f"sqlite:///{tmp_path}/a.db") as other:
+        for session_id in ("s", "left"):
+            await store.turns.acquire(session_id, owner="a", seconds=10)
+        assert await store.turns.interrupt("s")
+        now += 9.5
+        assert await store.turns.is_running("s")
+        assert not await store.turns.acquire("s", owner="b", seconds=10)
+        now += 0.5
+        assert not await store.turns.is_running("s")
+        assert not await store.turns.interrupt("s")
+        assert await store.turns.acquire("s", owner="b", seconds=10)
+        assert await store.turns.renew("s", owner="b", seconds=10) == "held"
+        await other.turns.acquire("new", owner="c", seconds=10)  # The first turn of a process cleans up.
+        assert await other._database.fetch(select(turns.c.session_id).order_by("session_id")) == [("new",), ("s",)]

@@ -1,12 +1,14 @@
 """Webhooks that were taken, in both databases: one process gets each, and what has expired is forgotten."""
 
 import asyncio
+import time
 
 import pytest
 from sqlalchemy import func, select
 
 from handrail.store import SqlStore, open_store
 from handrail.store.tables import webhooks
+from tests.statements import counted
 
 
 async def count(store: SqlStore) -> int:
@@ -33,11 +35,23 @@ async def test_a_second_webhook_of_the_same_call_is_a_duplicate(store: SqlStore)
 async def test_what_has_expired_can_be_claimed_again_and_is_deleted(store: SqlStore) -> None:
     for number in range(3):
         assert await store.webhooks.claim(["id:1"], window=-1), number
-    for number in range(100):
-        await store.webhooks.claim([f"id:{number}"], window=-1)
+    with counted(store) as statements:
+        for number in range(100):
+            await store.webhooks.claim([f"id:{number}"], window=-1)
 
-    assert await store.webhooks.claim(["id:new"], window=60)
+        assert await store.webhooks.claim(["id:new"], window=60)
     assert await count(store) < 100
+    assert [sql.split()[0] for sql, _ in statements.sent].count("DELETE") == 1
+
+
+async def test_a_claim_expires_at_its_moment(store: SqlStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now)
+    assert await store.webhooks.claim(["id:1"], window=10)
+    now += 9.5
+    assert not await store.webhooks.claim(["id:1"], window=10)
+    now += 0.5
+    assert await store.webhooks.claim(["id:1"], window=10)
 
 
 @pytest.mark.parametrize("id", ["a\0b", "\ud800", "x" * 5_000])

@@ -52,6 +52,5 @@ def load_scripts() -> ScriptDirectory:
 def _build_config(connection: Connection | None = None) -> Config:
     config = Config()
     config.set_main_option("script_location", "handrail.store:migrations")
-    config.set_main_option("path_separator", "os")
     config.attributes["connection"] = connection
     return config

@@ -28,26 +28,23 @@ async def ensure_newest(url: URL, *, migrate: bool) -> None:
     ):
         raise StoreError(f"there is no database {url.database}.")
     engine = build_engine(url, connect_timeout=_TIMEOUT)
-    try:
-        with DriverErrors(url, action="open"):
-            revision = await _wait_for_revision(engine)
-            if revision == NEWEST:
-                return
-            if not migrate and revision is not None and revision > NEWEST:
-                raise ConfigError(
-                    f"the tables of this database are at revision {revision}, and this version of Handrail knows "
-                    f"{NEWEST}: they were made by a newer version. Install that version."
-                )
-            if not migrate:
-                raise ConfigError(
-                    f"the tables of this database are at revision {revision}, expected {NEWEST}. "
-                    "Open it once with migrate=True."
-                )
-            from handrail.store.migration import migrate_tables  # noqa: PLC0415  # Alembic is slow to import
+    with DriverErrors(url, action="open"):
+        revision = await _wait_for_revision(engine)
+        if revision == NEWEST:
+            return
+        if not migrate and revision is not None and revision > NEWEST:
+            raise ConfigError(
+                f"the tables of this database are at revision {revision}, and this version of Handrail knows "
+                f"{NEWEST}: they were made by a newer version. Install that version."
+            )
+        if not migrate:
+            raise ConfigError(
+                f"the tables of this database are at revision {revision}, expected {NEWEST}. "
+                "Open it once with migrate=True."
+            )
+        from handrail.store.migration import migrate_tables  # noqa: PLC0415  # Alembic is slow to import
 
-            await migrate_tables(engine)
-    finally:
-        await engine.dispose()
+        await migrate_tables(engine)
 
 
 async def _wait_for_revision(engine: AsyncEngine) -> str | None:

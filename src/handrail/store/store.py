@@ -159,8 +159,7 @@ class SqlStore:
         Pending questions are withdrawn. Calls that run or are in doubt keep their values until they are settled:
         `open_calls` counts them. Erase again then, for what was audited in between.
         """
-        await self.open()
-        await self.audit.flush(timeout=_FLUSH_TIMEOUT)
+        await self.audit.flush(timeout=_FLUSH_TIMEOUT)  # It opens the database.
         folder = Path(recordings) if recordings is not None else None
         done = await erase_customer(
             self._database, customer_id=customer_id, tenant_id=tenant_id, who=who, recordings=folder

@@ -535,24 +535,21 @@ class WorkSignals:
 
     async def _listen(self, ready: asyncio.Event) -> None:
         """Listen on one connection, and open another one if it was lost: what was missed is found by looking."""
-        engine = build_engine(self._database.url, connect_timeout=10.0, pool_size=1)
-        try:
-            while True:
-                try:
-                    async with engine.connect() as connection:
-                        driver: Any = (await connection.get_raw_connection()).driver_connection
-                        lost = asyncio.Event()
-                        driver.add_termination_listener(_build_setter(lost))
-                        await driver.add_listener(_CHANNEL, self._on_notification)
-                        await driver.add_listener(_NOTICES, self._on_notice)
-                        ready.set()
-                        await lost.wait()
-                except Exception:
-                    log.warning("the connection that listens for stored calls was lost", exc_info=True)
-                self.wake_workers()
-                await asyncio.sleep(_AWAY_DELAY)
-        finally:
-            await engine.dispose()
+        engine = build_engine(self._database.url, connect_timeout=10.0)  # Without a pool, which would keep a lost one.
+        while True:
+            try:
+                async with engine.connect() as connection:
+                    driver: Any = (await connection.get_raw_connection()).driver_connection
+                    lost = asyncio.Event()
+                    driver.add_termination_listener(_build_setter(lost))
+                    await driver.add_listener(_CHANNEL, self._on_notification)
+                    await driver.add_listener(_NOTICES, self._on_notice)
+                    ready.set()
+                    await lost.wait()
+            except Exception:
+                log.warning("the connection that listens for stored calls was lost", exc_info=True)
+            self.wake_workers()
+            await asyncio.sleep(_AWAY_DELAY)
 
     def _on_notification(self, connection: object, pid: int, channel: str, payload: str) -> None:
         if payload:
