@@ -121,6 +121,23 @@ async def test_a_changed_lock_key_waits_for_the_lock_of_the_new_arguments() -> N
     assert [invoice for invoice, _ in bank.paid] == ["i-2"]  # It is the same effect: paid once.
 
 
+async def test_a_changed_lock_key_moves_a_call_behind_who_has_the_lock_and_frees_the_lock_it_had() -> None:
+    bank, held = Bank(key=("invoice", "amount"), lock_key=("invoice",)), Held()
+    bank.held = held
+    first = asyncio.create_task(bank.pay("i-2", 50, "c-0"))
+    await held.begun.wait()
+    bank.held = None
+    await bank.approve(await bank.pay("i-1", 500, "c-1"), invoice="i-2", amount=40)
+    second = asyncio.create_task(bank.pay("i-1", 500, "c-1"))
+    await quiet()
+    assert bank.paid == [("i-2", 50)]
+    assert (await bank.pay("i-1", 20, "c-2")).output == "paid 20"
+    held.go.set()
+
+    assert [(await one).output for one in (first, second)] == ["paid 50", "paid 40"]
+    assert bank.paid == [("i-2", 50), ("i-1", 20), ("i-2", 40)]
+
+
 class SlowClaims(Book):
     """A ledger whose claim takes its time."""
 

@@ -142,6 +142,25 @@ async def test_a_call_that_runs_for_longer_than_its_lease_is_known_to_run() -> N
     assert held.runs == 1
 
 
+async def test_the_lease_of_a_call_whose_task_was_cancelled_is_not_renewed_any_more() -> None:
+    ledger, held = Renewals(), Held()
+
+    @tool
+    async def pay() -> str:
+        """Pay."""
+        return await held()
+
+    executor = Executor([pay], policy=ALLOWED, ledger=ledger, timeouts=Timeouts(lease=LEASE))
+    paying = asyncio.create_task(executor.run(call("pay"), at()))
+    await held.begun.wait()
+    [own] = [task for task in asyncio.all_tasks() if task.get_name() == "handrail:s-1:c-1"]
+    own.cancel()  # As when the program ends.
+
+    assert code_of(await paying) == "outcome_unknown"
+    assert [doubt.call_id for doubt in await executor.doubts()] == ["c-1"]
+    await asyncio.to_thread(ledger.wait, lambda ledger: ledger.ended == 1)
+
+
 # Who is gone
 
 

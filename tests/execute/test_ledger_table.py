@@ -1,5 +1,7 @@
 """The state table of the ledger, line by line, and the rules of the ledger in memory at their boundaries."""
 
+import contextlib
+from itertools import product
 from typing import Any
 
 import pytest
@@ -230,18 +232,23 @@ async def test_what_is_settled_late_does_not_replace_what_came_after_it() -> Non
     ]
 
 
-async def test_a_claim_whose_approval_is_gone_leaves_everything_as_it_was() -> None:
+async def test_a_claim_whose_approval_is_gone_or_cannot_be_read_leaves_everything_as_it_was() -> None:
     class Gone(MemoryApprovals):
         async def consume(self, token: str, *, now: float) -> bool:
             return False
 
+    class Away(MemoryApprovals):
+        async def consume(self, token: str, *, now: float) -> bool:
+            raise ConnectionError("away")
+
     approval: Any = type("Token", (), {"token": "t-1"})
-    for before in (None, an_entry("c-0", sent_key="sent")):
+    for before, approvals in product((None, an_entry("c-0", sent_key="sent")), (Gone(), Away())):
         ledger = MemoryLedger()
         if before is not None:
             await done(ledger, before)
         again = an_entry("c-1", number=0 if before is None else 1, sent_key="sent-1")
-        assert not await ledger.claim(again, approval=approval, approvals=Gone())
+        with contextlib.suppress(ConnectionError):
+            assert not await ledger.claim(again, approval=approval, approvals=approvals)
         recalled = await ledger.recall(session_id="s-1", call_id="c-1", key="key", full_key="key")
         known = None if before is None else before.call_id
         assert recalled.by_id is None

@@ -160,3 +160,16 @@ def test_a_ledger_of_ones_own_without_what_a_call_needs_is_refused_when_the_exec
 
     with pytest.raises(ConfigError, match=f"ledger must have '{missing}', got a Own without"):
         Executor(ledger=own())
+
+
+@pytest.mark.parametrize(("part", "missing"), [("ledger", "claim"), ("approvals", "consume")])
+def test_a_store_whose_parts_have_not_what_a_call_needs_is_refused_when_the_executor_is_built(
+    part: str, missing: str
+) -> None:
+    store = MemoryStore()
+    whole = type(getattr(store, part))
+    members = {name: getattr(whole, name) for name in dir(whole) if not name.startswith("__")}
+    setattr(store, part, type("Own", (), {name: one for name, one in members.items() if name != missing})())
+
+    with pytest.raises(ConfigError, match=f"store.{part} must have .*'{missing}'"):
+        Executor(store=store)

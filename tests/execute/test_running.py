@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from handrail import Executor, ToolContext, ToolError, ToolResult, tool
+from handrail import ConfigError, Executor, ToolContext, ToolError, ToolResult, tool
 from handrail.core import CallFinished, CallStarted
 from handrail.execute import Timeouts, running
 from tests.execute.helpers import ALLOWED, Book, Heard, Held, at, call, code_of
@@ -254,3 +254,32 @@ async def test_a_result_that_is_there_is_had_at_once_by_everybody_who_asks_later
 
     async with asyncio.timeout(60):
         assert [await early, await one.result_future(), await one.wait_result()] == [result] * 3
+
+
+# The timer of all calls.
+
+
+def build_running(id: str) -> running.RunningCall:
+    @tool
+    async def act() -> None:
+        """Act."""
+
+    return running.RunningCall(call=call("act", id), tool=act, context=at(), identity="", ref=("s-1", id))
+
+
+async def test_the_deadlines_of_a_loop_that_runs_are_not_taken_to_another_one() -> None:
+    deadlines, mine, theirs = running.Deadlines(), build_running("c-1"), build_running("c-2")
+    loop = asyncio.get_running_loop()
+    deadlines.add(mine, 600, loop)
+
+    async def add_elsewhere() -> None:
+        deadlines.add(theirs, 0.001, asyncio.get_running_loop())
+        while theirs.stopped_by is None:
+            await asyncio.sleep(0.001)
+
+    with pytest.raises(ConfigError, match="another one is still using this one"):
+        await asyncio.to_thread(asyncio.run, add_elsewhere())
+    deadlines.remove(mine)
+    await asyncio.to_thread(asyncio.run, add_elsewhere())  # Nothing runs in the first one any more.
+
+    assert (mine.stopped_by, theirs.stopped_by) == (None, "timeout")
