@@ -56,6 +56,8 @@ async def test_what_an_approver_changed_is_what_runs_is_keyed_and_is_recorded() 
     result = await bank.pay()
 
     assert (result.output, bank.paid) == ("paid 300", [("i-1", 300)])
+    assert "changed its arguments" in result.for_model()
+    assert '"amount":300' in result.for_model().replace(" ", "")
     assert isinstance(bank.ledger, Book)
     entry = await bank.ledger.entry()
     assert entry is not None
@@ -154,20 +156,25 @@ class SlowClaims(Book):
         return is_claimed
 
 
-async def test_an_approval_of_a_call_that_was_cancelled_between_claim_and_handler_can_be_used_again() -> None:
+async def test_an_approval_of_a_call_that_was_cancelled_between_claim_and_handler_can_be_used_again(
+    recwarn: pytest.WarningsRecorder,
+) -> None:
     bank = Bank(ledger=SlowClaims())
     ledger = bank.ledger
     assert isinstance(ledger, SlowClaims)
-    await bank.approve(await bank.pay())
+    await bank.approve(await bank.pay(), invoice="i-1", amount=300)
     paying = asyncio.create_task(bank.pay())
     await ledger.claimed.wait()
     bank.executor.cancel("c-1", session_id="s-1")
     ledger.go.set()
 
-    assert code_of(await paying) == "cancelled"
+    result = await paying
+    assert code_of(result) == "cancelled"
+    assert "changed its arguments" not in result.for_model()  # Nothing was made with them.
     assert (await ledger.state(), bank.paid) == ("failed", [])
     again = await bank.pay(id="c-2")
-    assert (again.output, bank.paid) == ("paid 500", [("i-1", 500)])
+    assert (again.output, bank.paid) == ("paid 300", [("i-1", 300)])
+    assert [str(warning.message) for warning in recwarn] == []  # Its coroutine was closed.
 
 
 async def test_a_call_that_ran_has_used_its_approval_whatever_became_of_it() -> None:

@@ -68,6 +68,31 @@ async def test_a_call_that_arrives_while_it_runs_waits_for_the_same_result() -> 
     assert (ignored.reason, ignored.call.id, ignored.call.response_id) == ("already_pending", "c-1", "r-1")
 
 
+@pytest.mark.parametrize("is_cancelled", [False, True])
+async def test_who_waits_for_a_read_gets_its_result_or_hears_that_it_was_cancelled(is_cancelled: bool) -> None:
+    slow, errors = Held(), list[Any]()
+
+    @tool(read_only=True)
+    async def look() -> str:
+        """Look."""
+        return await slow()
+
+    executor = Executor([look])
+    asyncio.get_running_loop().set_exception_handler(lambda loop, error: errors.append(error))
+    first, second = (asyncio.create_task(executor.run(call("look"), at())) for _ in range(2))
+    await slow.begun.wait()
+    await quiet()
+    if is_cancelled:
+        first.cancel()
+    slow.go.set()
+    again = await second
+
+    assert (code_of(again), again.origin) == ("cancelled" if is_cancelled else None, "replayed")
+    await asyncio.wait([first])
+    await quiet()
+    assert errors == []
+
+
 async def test_the_same_id_with_other_arguments_or_another_tool_is_a_clash() -> None:
     look = Counted()
 

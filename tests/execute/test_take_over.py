@@ -212,18 +212,19 @@ async def test_a_takeover_asks_nobody_again() -> None:
         assert (decision.action, decision.by) == ("ask", "operator")
 
 
+class Renewing(SharedLedger):
+    """Its owner lives, and its clock is behind: every lease is over, and is renewed all the same."""
+
+    async def recall(self, **given: Any) -> Any:
+        for number, entry in enumerate(list(self._by_id.values())):
+            await self.renew([entry], lease_until=1_000.0 + time.monotonic() + number)
+        return await super().recall(**given)
+
+
 @warped
 async def test_a_lease_that_is_renewed_while_it_is_watched_is_not_taken_over() -> None:
     bank = Bank(idempotent=True)
     await bank.die(timeouts=SLOW)
-
-    class Renewing(SharedLedger):
-        """Its owner lives, and its clock is behind: every lease is over, and is renewed all the same."""
-
-        async def recall(self, **given: Any) -> Any:
-            for number, entry in enumerate(list(self._by_id.values())):
-                await self.renew([entry], lease_until=1_000.0 + time.monotonic() + number)
-            return await super().recall(**given)
 
     bank.ledger.__class__ = Renewing
     result = await bank.start(timeouts=SLOW).run(PAYMENT, at(customer_id="ann"))
@@ -271,6 +272,19 @@ async def test_an_operator_says_that_nothing_happened_once_the_owner_is_known_to
 
     assert await worker.doubts() == []
     assert (await worker.run(AGAIN, at(customer_id="ann"))).output == "paid"
+
+
+@warped
+async def test_an_operator_cannot_say_that_nothing_happened_to_a_call_whose_lease_is_still_renewed() -> None:
+    bank = Bank()
+    await bank.die()
+    worker = bank.start()
+    await asyncio.sleep(TIMEOUTS.call + TIMEOUTS.lease_grace)  # Time is the subject.
+    bank.ledger.__class__ = Renewing
+
+    with pytest.raises(ConfigError, match="is alive, or was settled meanwhile"):
+        await worker.resolve(session_id="s-1", call_id="c-1", happened=False, who="bo")
+    assert len(await worker.doubts()) == 1
 
 
 @warped

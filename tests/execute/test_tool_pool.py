@@ -8,7 +8,7 @@ import pytest
 
 from handrail import ConfigError, Executor, Policy, Rule, ToolContext, ToolFlags, tool
 from handrail.authorize import MemoryApprovals
-from handrail.core import CallStarted
+from handrail.core import CallStarted, Event
 from handrail.errors import DuplicateToolError
 from handrail.execute import Limits, MemoryLedger, MemoryWork, Timeouts
 from tests.execute.helpers import ALLOWED, Book, Heard, Held, at, call, code_of
@@ -117,17 +117,64 @@ async def test_a_store_of_a_url_is_opened_with_its_executor_and_closed_with_it(t
     await executor.aclose()
 
 
+class OwnStore:
+    """A store of a user's own."""
+
+    def __init__(self) -> None:
+        self.ledger, self.approvals, self.is_open = MemoryLedger(), MemoryApprovals(), True
+
+    def audit(self, event: Event) -> None: ...
+
+    async def open(self) -> None: ...
+
+    async def aclose(self) -> None: ...
+
+
+class Forwarding:
+    """A part of a store that is a user's own, and forwards everything."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+
 @pytest.mark.parametrize(
     ("parts", "is_replaceable"),
     [
         ({}, True),
         ({"ledger": MemoryLedger(), "approvals": MemoryApprovals(), "work": MemoryWork()}, True),
         ({"store": "sqlite:///x.db"}, True),
+        ({"store": OwnStore()}, False),
+        ({"ledger": Forwarding(MemoryLedger())}, False),
+        ({"approvals": Forwarding(MemoryApprovals())}, False),
+        ({"work": Forwarding(MemoryWork())}, False),
     ],
 )
-def test_a_store_in_memory_or_of_a_url_can_be_replaced(parts: dict[str, Any], is_replaceable: bool) -> None:
+def test_a_store_in_memory_or_of_a_url_can_be_replaced_and_one_of_a_users_own_cannot(
+    parts: dict[str, Any], is_replaceable: bool
+) -> None:
     executor = Executor([pay], policy=ALLOWED, **parts)
     assert executor.has_replaceable_store is is_replaceable
+    if not is_replaceable:
+        with pytest.raises(ConfigError, match="this executor has a store of its own"):
+            executor.with_store("sqlite:///x.db")
+
+
+async def test_an_executor_with_another_store_has_the_same_options_and_keeps_its_calls_there(tmp_path: Path) -> None:
+    heard = Heard()
+    first = Executor([pay], policy=ALLOWED, listeners=[heard], limits=Limits(max_argument_chars=15))
+    async with first.with_store(f"sqlite:///{tmp_path}/x.db") as second:
+        assert (await second.run(call("pay", amount=5), at(customer_id="ann"))).ok
+        assert code_of(await second.run(call("pay", "c-2", amount=50_000), at())) == "invalid_arguments"
+        assert await first.look_up(call("pay", amount=5), at(customer_id="ann")) is None
+        found = await second.look_up(call("pay", amount=5), at(customer_id="ann"))
+
+    assert found is not None
+    assert (found.output, first.outlives_process, second.outlives_process) == ("paid", False, True)
+    assert second.policy is first.policy
+    assert [event.call.id for event in heard.of(CallStarted)] == ["c-1"]
 
 
 async def test_the_end_of_a_session_forgets_its_long_outputs() -> None:
