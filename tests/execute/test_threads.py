@@ -411,6 +411,12 @@ async def test_a_tool_whose_threads_never_come_back_gets_no_more_and_others_stil
     assert await asyncio.wait_for(threads.run(lambda: "again", owner="stuck"), 30) == "again"
 
 
+async def test_an_idle_thread_is_used_again() -> None:
+    threads = WorkerThreads(max_threads=1)
+
+    assert len({await threads.run(threading.current_thread) for _ in range(5)}) == 1
+
+
 async def test_a_thread_that_cannot_be_started_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     threads = WorkerThreads(max_threads=1)
 
