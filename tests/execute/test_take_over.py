@@ -5,10 +5,12 @@ import time
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from handrail import ConfigError, Executor, Policy, Rule, ToolContext, ToolError, tool
 from handrail.core import CallStarted, CallTakenOver, DoubtResolved
 from handrail.execute import Entry, MemoryLedger, Timeouts
+from handrail.execute.ledger import RecordedResult, settle_entry
 from tests.execute.helpers import ALLOWED, Heard, Held, at, call, code_of
 from tests.warped import warped
 
@@ -374,3 +376,124 @@ async def test_a_doubt_that_is_settled_while_it_is_resolved_stays_as_it_was_sett
     with pytest.raises(ConfigError, match="was settled meanwhile"):
         await executor.resolve(session_id="s-1", call_id="c-1", happened=True, who="bo")
     assert heard.of(DoubtResolved) == []
+
+
+# A lease that is over before the handler begins.
+
+
+class Slow(MemoryLedger):
+    """A ledger of several processes, which takes its time for a claim, and whose clock may be behind."""
+
+    is_immediate, needs_lease = False, True
+
+    def __init__(self, *, slow_takes: int = 0, fails: bool = False, behind: float = 0) -> None:
+        super().__init__()
+        self.slow_takes, self.fails, self.behind = slow_takes, fails, behind
+        self.is_claimed = False
+        self.taken: list[str] = []
+        self.meanwhile: Any = None
+
+    async def claim(self, entry: Entry, **given: Any) -> bool:
+        is_claimed = await super().claim(entry, **given)
+        self.is_claimed = True
+        await asyncio.sleep(20)
+        if self.meanwhile is not None:
+            meanwhile, self.meanwhile = self.meanwhile, None
+            await meanwhile()
+        return is_claimed
+
+    async def recall(self, **given: Any) -> Any:
+        if self.is_claimed and self.fails:
+            raise ConnectionError("away")
+        known = await super().recall(**given)
+        if not self.behind or known.by_id is None:
+            return known
+        return structs.replace(known, by_id=structs.replace(known.by_id, read_at=time.time() - self.behind))
+
+    async def take_over(self, entry: Entry, **given: Any) -> Entry | None:
+        self.taken.append(given["owner"])
+        taken = await super().take_over(entry, **given)
+        if len(self.taken) <= self.slow_takes:
+            await asyncio.sleep(16)
+        return taken
+
+
+PATIENT = Timeouts(call=60, lease=15, overhead=120, in_progress=0)
+
+
+def pay_with(ledger: MemoryLedger, ran: list[str], **options: Any) -> Executor:
+    @tool(**options)
+    async def pay(invoice: str) -> str:
+        """Pay."""
+        ran.append(invoice)
+        return "paid"
+
+    return Executor([pay], policy=ALLOWED, ledger=ledger, timeouts=PATIENT)
+
+
+async def read_entry(ledger: MemoryLedger) -> Entry:
+    entry = (await MemoryLedger.recall(ledger, session_id="s-1", call_id="c-1")).by_id
+    assert entry is not None
+    return entry
+
+
+@pytest.mark.parametrize(("behind", "takes"), [(0, True), (10, False)])
+@warped
+async def test_a_call_whose_claim_took_longer_than_its_lease_runs_once_it_has_another_lease(
+    behind: float, takes: bool
+) -> None:
+    ledger, ran = Slow(behind=behind), list[str]()
+    executor = pay_with(ledger, ran)
+    before = time.time()
+    result = await executor.run(PAYMENT, at())
+
+    assert (result.output, ran) == ("paid", ["R-1"])
+    assert ledger.taken == ([executor.owner] if takes else [])  # By the clock of the ledger, the first one may last.
+    entry = await read_entry(ledger)
+    assert entry.state == "committed"
+    assert entry.lease_until >= before + 20 + 15
+    assert entry.run_until >= before + PATIENT.call + PATIENT.lease_grace + (20 if takes else 0)
+
+
+@pytest.mark.parametrize("is_settled", [False, True])
+@warped
+async def test_a_call_that_another_worker_took_over_before_its_handler_began_does_not_run_here(
+    is_settled: bool,
+) -> None:
+    ledger, ran = Slow(), list[str]()
+
+    async def take_over() -> None:
+        entry = await read_entry(ledger)
+        taken = await MemoryLedger.take_over(
+            ledger, entry, owner="another", lease_until=time.time() + 15, run_until=time.time() + 60
+        )
+        assert taken is not None
+        if is_settled:
+            await ledger.settle(settle_entry(taken, "committed", RecordedResult(text="theirs"), now=time.time()))
+
+    ledger.meanwhile = take_over
+    executor = pay_with(ledger, ran)
+    result = await executor.run(PAYMENT, at())
+
+    assert (code_of(result), ran, ledger.taken) == ("in_progress", [], [])
+    assert (await read_entry(ledger)).owner == "another"
+
+
+@pytest.mark.parametrize("how", [{"fails": True}, {"slow_takes": 9}], ids=["it fails", "it is too slow"])
+@warped
+async def test_a_call_whose_lease_cannot_be_confirmed_does_not_run(how: dict[str, Any]) -> None:
+    ledger, ran = Slow(**how), list[str]()
+    result = await pay_with(ledger, ran).run(PAYMENT, at())
+
+    assert (code_of(result), ran) == ("unavailable", [])
+    assert "Nothing was done" in result.for_model()
+    assert (await read_entry(ledger)).state == "failed"
+
+
+@warped
+async def test_a_call_whose_lease_was_confirmed_slowly_is_confirmed_again() -> None:
+    ledger, ran = Slow(slow_takes=2), list[str]()
+    executor = pay_with(ledger, ran)
+
+    assert (await executor.run(PAYMENT, at())).output == "paid"
+    assert (ran, ledger.taken) == (["R-1"], [executor.owner] * 3)
