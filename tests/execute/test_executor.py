@@ -18,6 +18,7 @@ from handrail import (
     ToolCall,
     ToolContext,
     ToolError,
+    ToolFlags,
     ToolRegistry,
     ToolResult,
     tool,
@@ -486,6 +487,14 @@ async def test_a_question_can_be_asked_without_running_anything(wanted: ToolCall
         await executor.approvals.approve(question.token, by="customer", who="ann")
         assert await executor.request_approval(wanted, at(turn=2)) is None
         assert (await executor.run(wanted, at(turn=2))).ok
+
+
+@pytest.mark.parametrize("of_host", [{"schema": {"type": "object"}}, {"flags": ToolFlags()}, {}])
+async def test_a_question_about_a_tool_of_a_host_is_asked_if_the_host_says_what_it_is(of_host: dict[str, Any]) -> None:
+    executor = Executor()
+    question = await executor.request_approval(call("send", to="bo"), at(), **of_host)
+
+    assert await executor.approvals.pending() == ([question] if of_host else [])
 
 
 async def test_texts_of_exceptions_are_in_the_log_of_the_calls_of_a_debugged_executor_only(

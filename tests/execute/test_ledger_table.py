@@ -333,6 +333,30 @@ async def test_media_that_is_not_there_takes_no_room() -> None:
     assert second.recorded.text == "t" * 1_500
 
 
+@pytest.mark.parametrize(
+    "long",
+    [
+        {"metadata": {"note": "m" * 3_000}},
+        {"notice": "n" * 3_000},
+        {"failure": Failure(code="x", message="f" * 3_000)},
+        {"media": (MediaPart(mime_type="image/png", data=b"x" * 3_000),)},
+    ],
+    ids=lambda long: next(iter(long)),
+)
+async def test_everything_that_is_recorded_takes_room(long: dict[str, Any]) -> None:
+    ledger = MemoryLedger(max_bytes=5_000)
+    for number, more in enumerate((long, {})):
+        await done(ledger, an_entry(f"c-{number}", key=f"k-{number}"), "t" * 2_000, **more)
+    first, second = [(await recall(ledger, an_entry(f"c-{n}", key=f"k-{n}"))).by_id for n in range(2)]
+
+    assert [
+        one is not None and one.recorded is not None and one.recorded.text == "t" * 2_000 for one in (first, second)
+    ] == [
+        False,
+        True,
+    ]
+
+
 async def test_a_full_ledger_forgets_what_is_old_enough_by_every_key_and_nothing_else() -> None:
     ledger = MemoryLedger(max_entries=2, keep_for=100)
     old = await done(ledger, an_entry("c-1", sent_key="sent"))

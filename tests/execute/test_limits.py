@@ -9,7 +9,7 @@ from handrail import Executor, Policy, Rule, ToolCall, ToolContext, tool
 from handrail.authorize import MemoryApprovals
 from handrail.core import Event
 from handrail.errors import ConfigError
-from handrail.execute import CircuitBreaker, Limits, MemoryLedger, RateLimit, Timeouts
+from handrail.execute import CircuitBreaker, Limits, MemoryLedger, RateLimit, RetryPolicy, Timeouts
 
 
 @pytest.mark.parametrize(
@@ -59,6 +59,58 @@ def test_a_wrong_timeout_is_refused_by_name_rule_and_value(wrong: dict[str, Any]
         Timeouts(**wrong)
 
     assert str(error.value) == message
+
+
+@pytest.mark.parametrize(
+    ("kind", "least"),
+    [
+        (Limits, {"max_concurrent": 1, "max_concurrent_per_session": 1, "max_queued_per_tenant": 1, "max_threads": 1}),
+        (Limits, {"max_argument_chars": 1, "max_output_chars": 1, "max_media_bytes": 0, "max_remembered_bytes": 0}),
+        (Limits, {"max_concurrent_per_tool": {"pay": 1}, "max_concurrent": None, "max_output_chars": None}),
+        (Timeouts, {"in_progress": 0, "lease_grace": 0, "repeat_window": 0.0, "call": 1e-9, "resend_after": 1e-9}),
+        (RateLimit, {"max_calls": 1, "period": 1e-9}),
+        (CircuitBreaker, {"max_failures": 1, "reset_timeout": 1e-9}),
+        (RetryPolicy, {"max_attempts": 1, "initial_delay": 0, "max_delay": 0}),
+        (RetryPolicy, {"max_attempts": 1, "initial_delay": 3, "max_delay": 3}),
+    ],
+)
+def test_the_smallest_values_are_accepted(kind: Any, least: dict[str, Any]) -> None:
+    made = kind(**least)
+
+    assert {name: getattr(made, name) for name in least} == least
+
+
+@pytest.mark.parametrize(
+    ("kind", "wrong", "message"),
+    [
+        (RateLimit, {"max_calls": 0, "period": 1}, "max_calls must be at least 1, got 0."),
+        (RateLimit, {"max_calls": 1, "period": 0}, "period must be more than 0 seconds, got 0."),
+        (
+            RateLimit,
+            {"max_calls": 1, "period": 1, "per": "day"},
+            "per must be 'tool', 'session' or 'tenant', got 'day'.",
+        ),
+        (CircuitBreaker, {"max_failures": 0}, "max_failures must be at least 1, got 0."),
+        (CircuitBreaker, {"reset_timeout": 0}, "reset_timeout must be more than 0 seconds, got 0."),
+        (RetryPolicy, {"max_attempts": 0}, "max_attempts must be at least 1, got 0."),
+        (RetryPolicy, {"initial_delay": -1}, "initial_delay must be 0 seconds or more, got -1."),
+        (RetryPolicy, {"initial_delay": 3, "max_delay": 2}, "max_delay must be at least initial_delay, got 2."),
+        (Timeouts, {"call": True}, "call must be more than 0 seconds, got True."),
+        (Timeouts, {"resend_after": 0}, "resend_after must be more than 0 seconds, got 0."),
+        (Timeouts, {"unserved_after": 0}, "unserved_after must be more than 0 seconds, got 0."),
+        (Limits, {"max_queued_per_tenant": 0}, "max_queued_per_tenant must be at least 1, got 0."),
+    ],
+)
+def test_a_wrong_value_is_refused_by_name_rule_and_value(kind: Any, wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        kind(**wrong)
+
+    assert str(error.value) == message
+
+
+@pytest.mark.parametrize(("attempt", "delay"), [(1, 0.2), (2, 0.4), (3, 0.8), (9, 5.0)])
+def test_the_delay_doubles_after_each_attempt_up_to_the_longest(attempt: int, delay: float) -> None:
+    assert RetryPolicy(max_attempts=9).delay_after(attempt) == pytest.approx(delay)
 
 
 def test_they_are_values_that_can_be_compared_and_printed_and_nobody_changes() -> None:
