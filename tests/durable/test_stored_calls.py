@@ -239,9 +239,31 @@ async def test_a_decision_that_is_known_wakes_its_call_and_others_do_not() -> No
     await quiet()
 
     assert shop.rows == {"c-1": "parked", "c-2": "queued"}
+    assert not executor.durable._sending  # pyright: ignore[reportPrivateUsage]  # Nothing of it is kept.
     assert code_of(await executor.wait(session_id="s-1", call_id="c-1", timeout=0)) == "approval_required"
     await work_off(executor)
     assert (shop.rows, shop.paid) == ({"c-1": "parked", "c-2": "done"}, ["R-2"])
+
+
+async def test_a_call_whose_question_is_answered_before_it_is_parked_is_run_at_once() -> None:
+    shop = Shop()
+
+    class Answered(MemoryWork):
+        """An operator is faster than the store."""
+
+        async def park(self, item: WorkItem, **given: Any) -> Any:
+            assert item.approval is not None
+            await executor.approvals.approve(item.approval, by="operator", who="bo")
+            return await super().park(item, **given)
+
+    shop.work = shop.stores["work"] = Answered()
+    executor = shop.start(Policy([Rule.ask("pay", by="operator")]))
+    asked = await executor.submit(call("pay", invoice="R-1"), ANN)
+    assert asked is not None
+    assert (code_of(asked), shop.rows) == ("approval_required", {"c-1": "queued"})
+
+    await work_off(executor)
+    assert (shop.rows, shop.paid) == ({"c-1": "done"}, ["R-1"])
 
 
 async def test_a_question_that_nobody_can_find_any_more_leaves_a_call_in_progress() -> None:

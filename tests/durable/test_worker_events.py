@@ -298,6 +298,9 @@ async def test_a_takeover_by_a_worker_is_told_with_who_had_the_call() -> None:
     assert "CallTakenOver" in town.list_told()
     [taken] = [told.event for told in town.ears.told if isinstance(told.event, CallTakenOver)]
     assert (taken.previous_owner, taken.owner, taken.call.id) == (first.owner, second.owner, "c-1")
+    row = await town.work.get(session_id="s-1", call_id="c-1")
+    assert row is not None
+    assert row.state == "done"
 
 
 @warped

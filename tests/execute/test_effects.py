@@ -1,8 +1,11 @@
 """At most once, in memory: every row of the state table, in both directions."""
 
 import asyncio
+import math
 import time
 from collections.abc import Callable
+from datetime import date
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -573,6 +576,19 @@ async def test_a_result_that_is_replayed_is_what_the_first_one_was(returned: Any
 
     assert (again.output, again.error) == (replayed, first.error)
     assert first.for_model() == again.for_model()
+
+
+@pytest.mark.parametrize("value", [date(2026, 1, 31), Decimal("1.50"), math.inf])
+async def test_a_value_that_json_has_only_as_a_text_is_that_text_the_first_time_too(value: Any) -> None:
+    @tool
+    async def act() -> Any:
+        """Act."""
+        return value
+
+    executor = Executor([act], policy=ALLOWED)
+    first, again = [(await executor.run(call("act"), at())).output for _ in range(2)]
+
+    assert (type(first), first) == (str, again)
 
 
 async def test_the_result_of_a_call_that_runs_is_not_handed_to_an_agent_that_may_not_make_it() -> None:

@@ -367,9 +367,10 @@ def test_a_caller_without_a_loop_guards_the_tools_of_its_host(is_async: bool) ->
     assert ran == [(5, is_async)]  # What blocks does not block the loop of the others.
 
 
-async def test_the_sync_form_refuses_to_block_a_running_loop() -> None:
+async def test_the_sync_form_refuses_to_block_a_running_loop(recwarn: pytest.WarningsRecorder) -> None:
     with pytest.raises(ConfigError, match="await the async form"):
         Executor([echo]).run_sync(call("echo", text="hi"), at())
+    assert list(recwarn) == []  # What it would have run is closed.
 
 
 HERE: ContextVar[str] = ContextVar("HERE", default="nowhere")
