@@ -1,12 +1,13 @@
 """Calls are cancelled one by one, by response, or with their session; each result tells the truth."""
 
 import asyncio
+import contextlib
 from typing import Any
 
 import pytest
 
 from handrail import Executor, Policy, Rule, ToolContext, ToolResult, tool
-from handrail.core import CallCancelled, CallFinished, Cancellation, Cancelling
+from handrail.core import CallCancelled, CallFinished, Cancellation, Cancelling, Redactor
 from handrail.execute import Entry, Limits, MemoryLedger, Recalled, Timeouts
 from tests.execute.helpers import ALLOWED, Book, Heard, Held, at, call, code_of, quiet
 from tests.warped import warped
@@ -496,3 +497,59 @@ async def test_a_check_that_fails_does_not_say_that_nothing_was_done_about_what_
 
     assert code_of(result) == "unavailable"
     assert "Nothing was done" not in result.for_model()
+
+
+class Stubborn:
+    """A hook that swallows a cancellation."""
+
+    def __init__(self) -> None:
+        self.reached = asyncio.Event()
+
+    async def authorised(self, call: Any, tool: Any, decision: Any, context: Any) -> None:
+        self.reached.set()
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.get_running_loop().create_future()
+
+
+@pytest.mark.parametrize("read_only", [True, False])
+async def test_a_call_whose_hook_swallows_its_cancellation_does_not_run_all_the_same(read_only: bool) -> None:
+    hook, ran, book = Stubborn(), list[str](), Book()
+
+    @tool(read_only=read_only)
+    async def act() -> str:
+        """Act."""
+        ran.append("acted")
+        return "acted"
+
+    executor = Executor([act], policy=ALLOWED, hooks=[hook], ledger=book, timeouts=Timeouts(overhead=600))
+    task = asyncio.create_task(executor.run(call("act"), at()))
+    async with asyncio.timeout(60):
+        await hook.reached.wait()
+        assert executor.cancel("c-1", session_id="s-1")
+        result = await task
+
+    assert (code_of(result), ran, await book.state()) == ("cancelled", [], None)
+
+
+async def test_a_call_that_is_cancelled_while_it_is_written_down_is_not_claimed() -> None:
+    class Written(Book):
+        is_written = True
+
+    class Cancelling(Redactor):
+        def arguments(self, arguments: Any, **given: Any) -> Any:
+            executor.cancel("c-1", session_id="s-1")
+            return super().arguments(arguments, **given)
+
+    ran: list[str] = []
+
+    @tool
+    async def act(amount: int) -> str:
+        """Act."""
+        ran.append("acted")
+        return "acted"
+
+    book = Written()
+    executor = Executor([act], policy=ALLOWED, ledger=book, redactor=Cancelling(), scope="session")
+
+    result = await executor.run(call("act", amount=5), at())
+    assert (code_of(result), ran, await book.state()) == ("cancelled", [], None)

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from handrail import ConfigError, Decision, Executor, ToolContext, ToolError, ToolResult, tool
+from handrail import ConfigError, Decision, Executor, Policy, Rule, ToolContext, ToolError, ToolResult, tool
 from handrail.core import Approval, CallFinished
+from handrail.errors import CallPausedError
 from handrail.execute import RetryPolicy, Timeouts
 from tests.execute.helpers import ALLOWED, Book, Heard, at, call, code_of
 from tests.warped import warped
@@ -390,3 +391,76 @@ async def test_a_hook_that_refuses_without_a_word_says_that_it_failed(refusal: s
     assert result.error.code == "refused_by_hook"
     assert result.error.message
     assert (refusal or "hook") in result.error.message
+
+
+# What it waits for
+
+
+@pytest.mark.parametrize("kind", ["inline", "sync", "async"])
+async def test_a_call_that_is_cancelled_between_its_claim_and_its_handler_did_nothing(kind: str) -> None:
+    ran: list[str] = []
+
+    class Claiming(Book):
+        """A ledger in which a claim takes its time."""
+
+        is_immediate = False
+
+        async def claim(self, entry: Any, **given: Any) -> bool:
+            is_claimed = await super().claim(entry, **given)
+            assert executor.cancel("c-1", session_id="s-1")
+            return is_claimed
+
+    def now() -> None:
+        ran.append(kind)
+
+    async def later() -> None:
+        ran.append(kind)
+
+    book = Claiming()
+    made = tool(name="act", inline=kind == "inline")(later if kind == "async" else now)
+    executor = Executor([made], policy=ALLOWED, ledger=book)
+
+    assert code_of(await executor.run(call("act"), at())) == "cancelled"
+    assert (ran, await book.state()) == ([], "failed")
+
+
+@warped
+async def test_a_handler_that_returns_what_never_comes_has_its_deadline() -> None:
+    @tool(read_only=True, timeout=5)
+    async def look() -> Any:
+        """Look."""
+        return asyncio.get_running_loop().create_future()
+
+    @tool(timeout=5)
+    async def act() -> Any:
+        """Act."""
+        return {"later": asyncio.get_running_loop().create_future()}
+
+    executor = Executor([look, act], policy=ALLOWED)
+
+    assert code_of(await executor.run(call("look"), at())) == "tool_timeout"
+    assert code_of(await executor.run(call("act", "c-2"), at())) == "outcome_unknown"
+
+
+@pytest.mark.parametrize("read_only", [True, False])
+async def test_a_handler_that_waits_for_something_else_has_done_nothing_yet(read_only: bool) -> None:
+    paused = [True]
+
+    @tool(read_only=read_only)
+    async def act() -> str:
+        """Act."""
+        if paused:
+            raise CallPausedError("later")
+        return "acted"
+
+    book = Book()
+    executor = Executor([act], policy=Policy([Rule.ask("act", by="operator")]), ledger=book)
+    asked = await executor.run(call("act"), at())
+    assert asked.approval is not None
+    await executor.approvals.approve(asked.approval.token, by="operator", who="bo")
+    assert code_of(await executor.run(call("act"), at())) == "in_progress"
+    assert await book.state() == (None if read_only else "failed")
+    paused.clear()
+
+    result = await executor.run(call("act", "c-2"), at())
+    assert (result.output or code_of(result)) == ("approval_required" if read_only else "acted")

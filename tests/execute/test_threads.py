@@ -4,7 +4,7 @@ import asyncio
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from concurrent.futures import Future
 from contextvars import ContextVar
 from typing import Any, ClassVar
@@ -448,3 +448,49 @@ def test_a_sync_caller_that_is_interrupted_cancels_what_it_waits_for(monkeypatch
         Executor().run_coroutine(asyncio.sleep(0))
 
     assert waited.cancelled()
+
+
+@pytest.mark.parametrize("read_only", [True, False])
+async def test_a_call_of_a_tool_whose_threads_never_came_back_does_nothing_and_says_so(
+    read_only: bool, latch: Latch
+) -> None:
+    @tool(read_only=read_only, timeout=0.02, key="n")
+    def work(n: int) -> str:
+        """Block."""
+        return latch()
+
+    book = Book()
+    executor = Executor([work], policy=ALLOWED, limits=Limits(max_threads=1), ledger=book)
+    await executor.run(call("work", "c-1", n=1), at())
+    refused = await executor.run(call("work", "c-2", n=2), at())
+
+    assert (code_of(refused), latch.runs) == ("unavailable", 1)
+    assert "Nothing was done" in refused.for_model()
+    assert await book.state("c-2") == (None if read_only else "failed")
+
+
+@pytest.mark.parametrize("is_coroutine", [True, False])
+async def test_a_thread_that_ends_late_with_code_that_never_ran_leaves_the_outcome_unknown(
+    is_coroutine: bool, latch: Latch, recwarn: pytest.WarningsRecorder
+) -> None:
+    async def later() -> None: ...
+
+    async def stream() -> AsyncGenerator[int]:
+        yield 1
+
+    @tool(timeout=0.02)
+    def work() -> Any:
+        """Block."""
+        latch()
+        return later() if is_coroutine else stream()
+
+    book = Book()
+    executor = Executor([work], policy=ALLOWED, ledger=book)
+    assert code_of(await executor.run(call("work"), at())) == "outcome_unknown"
+    assert await book.state() == "running"
+    latch.go.set()
+    while await book.state() == "running":
+        await asyncio.sleep(0.001)
+
+    assert await book.state() == "unknown"
+    assert list(recwarn) == []
