@@ -1,6 +1,7 @@
 """What the tests of the executor share: short ways to make a call, and handlers that wait until they are told."""
 
 import asyncio
+import contextlib
 import json
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -55,6 +56,18 @@ class Held:
         await self.go.wait()
         self.ended += 1
         return "done"
+
+
+class Stubborn:
+    """A hook that swallows a cancellation."""
+
+    def __init__(self) -> None:
+        self.reached = asyncio.Event()
+
+    async def authorised(self, call: Any, tool: Any, decision: Any, context: Any) -> None:
+        self.reached.set()
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.get_running_loop().create_future()
 
 
 async def quiet(count: Callable[[], object] | None = None) -> None:

@@ -1,7 +1,6 @@
 """Calls are cancelled one by one, by response, or with their session; each result tells the truth."""
 
 import asyncio
-import contextlib
 from typing import Any
 
 import pytest
@@ -9,7 +8,7 @@ import pytest
 from handrail import Executor, Policy, Rule, ToolContext, ToolResult, tool
 from handrail.core import CallCancelled, CallFinished, Cancellation, Cancelling, Redactor
 from handrail.execute import Entry, Limits, MemoryLedger, Recalled, Timeouts
-from tests.execute.helpers import ALLOWED, Book, Heard, Held, at, call, code_of, quiet
+from tests.execute.helpers import ALLOWED, Book, Heard, Held, Stubborn, at, call, code_of, quiet
 from tests.warped import warped
 
 
@@ -497,18 +496,6 @@ async def test_a_check_that_fails_does_not_say_that_nothing_was_done_about_what_
 
     assert code_of(result) == "unavailable"
     assert "Nothing was done" not in result.for_model()
-
-
-class Stubborn:
-    """A hook that swallows a cancellation."""
-
-    def __init__(self) -> None:
-        self.reached = asyncio.Event()
-
-    async def authorised(self, call: Any, tool: Any, decision: Any, context: Any) -> None:
-        self.reached.set()
-        with contextlib.suppress(asyncio.CancelledError):
-            await asyncio.get_running_loop().create_future()
 
 
 @pytest.mark.parametrize("read_only", [True, False])

@@ -81,6 +81,7 @@ def test_after_a_while_without_calls_the_thread_ends_and_the_next_call_has_anoth
     for _ in range(2):
         keeper.hold(entry)
         [thread] = find_threads()
+        assert thread.daemon  # It does not keep the program from ending.
         count = len(ledger.rounds)
         ledger.wait(lambda ledger, count=count: len(ledger.rounds) > count)  # type: ignore[misc]
         keeper.release(entry)
@@ -248,3 +249,18 @@ def test_the_rows_of_stored_calls_are_renewed_from_when_they_are_taken_until_the
     keeper.release_row(("s-1", "c-4"))
 
     assert {(owner, lease) for _, owner, lease in rows.rounds} == {("ann", LEASE)}
+
+
+def test_above_so_many_owners_all_are_watched_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    monkeypatch.setattr("handrail.execute.settlement._MAX_OBSERVED", 2)
+    keeper = keep(Renewals(), lease_timeout=15)
+
+    def look(number: int, after: float = 0) -> bool:
+        now[0] += after
+        return keeper.is_abandoned(an_entry(call_id=f"c-{number}", lease_until=1))
+
+    assert [look(number) for number in (1, 2, 3)] == [False] * 3
+    assert look(1, after=15) is False  # There were more than two: it is seen for the first time again.
+    assert look(1, after=15) is True

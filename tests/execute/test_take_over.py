@@ -9,9 +9,10 @@ from msgspec import structs
 
 from handrail import ConfigError, Executor, Policy, Rule, ToolContext, ToolError, tool
 from handrail.core import CallStarted, CallTakenOver, DoubtResolved
+from handrail.errors import CallTakenOverError
 from handrail.execute import Entry, MemoryLedger, Timeouts
 from handrail.execute.ledger import RecordedResult, settle_entry
-from tests.execute.helpers import ALLOWED, Heard, Held, at, call, code_of
+from tests.execute.helpers import ALLOWED, Heard, Held, Stubborn, at, call, code_of
 from tests.warped import warped
 
 LEASE = 0.2
@@ -497,3 +498,147 @@ async def test_a_call_whose_lease_was_confirmed_slowly_is_confirmed_again() -> N
 
     assert (await executor.run(PAYMENT, at())).output == "paid"
     assert (ran, ledger.taken) == (["R-1"], [executor.owner] * 3)
+
+
+# A doubt that cannot be looked into.
+
+
+class Failing(SharedLedger):
+    """A ledger that can be read so often, and then not any more."""
+
+    reads = 1
+
+    async def recall(self, **given: Any) -> Any:
+        self.reads -= 1
+        if self.reads < 0:
+            raise ConnectionError("away")
+        return await super().recall(**given)
+
+
+@warped
+async def test_a_ledger_that_fails_while_an_owner_is_watched_leaves_a_doubt() -> None:
+    bank = Bank(idempotent=True)
+    await bank.die()
+    await asyncio.sleep(1)  # Time is the subject: the lease is over.
+    bank.ledger.__class__ = Failing
+
+    assert code_of(await bank.start().run(PAYMENT, at(customer_id="ann"))) == "outcome_unknown"
+    assert len(bank.keys) == 1
+
+
+@warped
+async def test_an_owner_that_is_not_known_to_be_gone_when_the_time_is_over_leaves_a_doubt() -> None:
+    bank = Bank(idempotent=True)
+    await bank.die()
+    timeouts = Timeouts(call=0.5, lease=15, lease_grace=0.01, in_progress=5)
+    started = time.monotonic()
+
+    assert code_of(await bank.start(timeouts=timeouts).run(PAYMENT, at(customer_id="ann"))) == "outcome_unknown"
+    assert time.monotonic() - started < 15
+    assert len(bank.keys) == 1
+
+
+@warped
+async def test_a_ledger_that_fails_while_another_process_runs_a_call_leaves_it_in_progress() -> None:
+    bank = Bank()
+    await bank.die(timeouts=Timeouts(call=600, lease=600))
+    bank.ledger.__class__ = Failing
+
+    result = await bank.start(timeouts=Timeouts(in_progress=60)).run(PAYMENT, at(customer_id="ann"))
+    assert (code_of(result), len(bank.keys)) == ("in_progress", 1)
+
+
+@warped
+async def test_a_call_that_another_process_finishes_meanwhile_has_its_result() -> None:
+    bank = Bank()
+    await bank.die(timeouts=Timeouts(call=600, lease=600))
+    waiting = asyncio.create_task(bank.start(timeouts=Timeouts(in_progress=60)).run(PAYMENT, at(customer_id="ann")))
+    await asyncio.sleep(30)
+    assert not waiting.done()
+    entry = (await bank.ledger.recall(session_id="s-1", call_id="c-1")).by_id
+    assert entry is not None
+    await bank.ledger.settle(settle_entry(entry, "committed", RecordedResult(text="theirs"), now=time.time()))
+
+    assert ((await waiting).output, len(bank.keys)) == ("theirs", 1)
+
+
+@warped
+async def test_a_call_that_another_process_runs_for_longer_than_it_is_waited_for_is_in_progress() -> None:
+    bank = Bank()
+    await bank.die(timeouts=Timeouts(call=600, lease=600))
+    started = time.monotonic()
+
+    result = await bank.start(timeouts=Timeouts(in_progress=60)).run(PAYMENT, at(customer_id="ann"))
+
+    assert (code_of(result), len(bank.keys)) == ("in_progress", 1)
+    assert time.monotonic() - started == pytest.approx(60)
+
+
+@warped
+async def test_a_takeover_that_is_cancelled_in_a_hook_that_swallows_it_stays_a_doubt() -> None:
+    bank, hook = Bank(idempotent=True), Stubborn()
+    await bank.die()
+    worker = bank.start(hooks=[hook], timeouts=Timeouts(call=0.5, lease=LEASE, lease_grace=0.01, overhead=600))
+    # A check of who may have the result is passed first: the call is the same caller's own.
+    running = asyncio.create_task(worker.run(PAYMENT, at(customer_id="ann")))
+    await hook.reached.wait()
+    assert worker.cancel("c-1", session_id="s-1")
+
+    assert code_of(await running) == "outcome_unknown"
+    assert len(bank.keys) == 1
+
+
+@warped
+async def test_a_call_whose_changed_arguments_the_tool_does_not_take_any_more_is_not_taken_over() -> None:
+    bank = Bank(idempotent=True)
+    await bank.die()
+    [(ref, entry)] = bank.ledger._by_id.items()  # pyright: ignore[reportPrivateUsage]
+    bank.ledger._by_id[ref] = structs.replace(  # pyright: ignore[reportPrivateUsage]
+        entry, changed_arguments='{"invoice": [1]}'
+    )
+
+    result = await bank.start().run(PAYMENT, at(customer_id="ann"))
+    assert (code_of(result), len(bank.keys)) == ("outcome_unknown", 1)
+
+
+async def test_nobody_says_that_nothing_happened_to_a_call_that_still_runs_here(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    held = Held()
+
+    @tool
+    async def pay() -> str:
+        """Pay."""
+        return await held()
+
+    executor = Executor([pay], policy=ALLOWED)
+    running = asyncio.create_task(executor.run(call("pay"), at()))
+    await held.begun.wait()
+    real = time.time
+    monkeypatch.setattr(time, "time", lambda: real() + 1e6)  # A clock that jumps: its lease seems to be over.
+    with pytest.raises(ConfigError, match="still runs in this process"):
+        await executor.resolve(session_id="s-1", call_id="c-1", happened=False, who="bo")
+    held.go.set()
+
+    assert (await running).output == "done"
+
+
+async def test_what_another_worker_took_over_is_not_recorded_here_and_not_said_to_be() -> None:
+    class Taken(MemoryLedger):
+        """A ledger in which another worker has every call before it is settled."""
+
+        tries = 0
+
+        async def settle(self, entry: Entry, **given: Any) -> None:
+            self.tries += 1
+            raise CallTakenOverError(entry.tool)
+
+    @tool
+    async def pay() -> str:
+        """Pay."""
+        return "paid"
+
+    ledger = Taken()
+    result = await Executor([pay], policy=ALLOWED, ledger=ledger).run(call("pay"), at())
+
+    assert (result.output, result.recorded, ledger.tries) == ("paid", False, 1)

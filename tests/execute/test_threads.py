@@ -494,3 +494,25 @@ async def test_a_thread_that_ends_late_with_code_that_never_ran_leaves_the_outco
 
     assert await book.state() == "unknown"
     assert list(recwarn) == []
+
+
+async def test_no_thread_of_ours_keeps_the_program_from_ending(latch: Latch) -> None:
+    async def find_thread() -> threading.Thread:
+        return threading.current_thread()
+
+    threads = WorkerThreads(max_threads=1)
+    stuck = asyncio.create_task(threads.run(latch, owner="stuck"))
+    await latch.has_begun()
+    waiting = asyncio.create_task(threads.run(threading.current_thread, owner="other"))
+    await asyncio.sleep(0)
+    stuck.cancel()
+    in_its_place = await asyncio.wait_for(waiting, 30)
+    first = await WorkerThreads().run(threading.current_thread)
+    portal = await asyncio.to_thread(Executor().run_coroutine, find_thread())
+
+    assert [thread.daemon for thread in (in_its_place, first, portal)] == [True] * 3
+    assert [thread.name for thread in (in_its_place, first, portal)] == [
+        "handrail-tool",
+        "handrail-tool",
+        "handrail-portal",
+    ]
