@@ -272,3 +272,45 @@ def test_a_worker_runs_at_least_one_call() -> None:
     Worker(desk.executor, max_running=1)
     with pytest.raises(ConfigError, match="max_running must be at least 1, got 0"):
         Worker(desk.executor, max_running=0)
+
+
+@warped
+async def test_a_worker_that_is_drained_leaves_what_still_runs_after_the_grace_to_its_lease() -> None:
+    desk = Desk()
+    desk.hold = Held()
+    worker = Worker(desk.executor)
+    running = asyncio.create_task(worker.run())
+    await desk.submit()
+    await desk.hold.begun.wait()
+    started = asyncio.get_running_loop().time()
+    await worker.drain(grace=5)
+    await asyncio.wait_for(running, 60)
+
+    assert asyncio.get_running_loop().time() - started < 10
+    assert (worker.running, (await desk.row())[0]) == (1, "running")
+    desk.hold.go.set()
+    await quiet()
+    assert (worker.running, (await desk.row())[0]) == (0, "done")
+
+
+@warped
+async def test_a_store_that_cannot_be_looked_through_is_asked_again_and_less_often() -> None:
+    class Away(MemoryWork):
+        """Stored calls that cannot be looked through for half a minute."""
+
+        looks, until = 0, 30.0
+
+        async def observe(self, *, owner: str) -> Any:
+            if asyncio.get_running_loop().time() < started + self.until:
+                self.looks += 1
+                raise ConnectionError("away")
+            return await super().observe(owner=owner)
+
+    desk, started = Desk(), asyncio.get_running_loop().time()
+    desk.work = desk.stores["work"] = work = Away()
+    executor = Executor([desk.pay], policy=ALLOWED, timeouts=TIMEOUTS, **desk.stores)
+    async with Worker(executor) as worker:
+        running = asyncio.create_task(worker.run())
+        await asyncio.sleep(60)
+        assert work.looks == 10  # Every two seconds, and one more after each failure.
+    await running

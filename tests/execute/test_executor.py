@@ -66,7 +66,8 @@ async def test_every_call_has_a_result_under_its_id(sent: ToolCall, code: str | 
 async def test_what_is_not_a_call_is_an_error_that_says_what_a_call_is() -> None:
     executor: Any = Executor([pay])
     for sent in ({"id": "c-1", "name": "pay", "arguments": {}}, None, "pay"):
-        for run in (executor.run(sent, at()), executor.run_all([sent], at()), executor.guard(sent, at(), print)):
+        runs = (executor.run(sent, at()), executor.run_all([sent], at()), executor.guard(sent, at(), print))
+        for run in (*runs, executor.submit(sent, at())):
             with pytest.raises(TypeError, match="call must be a ToolCall\\(id=…, name=…, arguments_json=…\\), got "):
                 await run
 

@@ -1,6 +1,8 @@
 """`Limits` and `Timeouts`: values that check themselves, and can be shared, compared and printed."""
 
+import asyncio
 import math
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -8,8 +10,9 @@ import pytest
 from handrail import Executor, Policy, Rule, ToolCall, ToolContext, tool
 from handrail.authorize import MemoryApprovals
 from handrail.core import Event
-from handrail.errors import ConfigError
+from handrail.errors import ConfigError, StoreError
 from handrail.execute import CircuitBreaker, Limits, MemoryLedger, RateLimit, RetryPolicy, Timeouts
+from tests.warped import warped
 
 
 @pytest.mark.parametrize(
@@ -224,4 +227,33 @@ def test_a_store_whose_parts_have_not_what_a_call_needs_is_refused_when_the_exec
     setattr(store, part, type("Own", (), {name: one for name, one in members.items() if name != missing})())
 
     with pytest.raises(ConfigError, match=f"store.{part} must have .*'{missing}'"):
+        Executor(store=store)
+
+
+@warped
+async def test_a_store_that_does_not_open_in_time_is_an_error_and_its_calls_do_not_run() -> None:
+    class Hanging(MemoryStore):
+        async def open(self) -> None:
+            await asyncio.get_running_loop().create_future()
+
+    @tool
+    async def pay() -> str:
+        """Pay."""
+        return "paid"
+
+    executor = Executor([pay], policy=Policy([Rule.allow("*")]), store=Hanging(), timeouts=Timeouts(overhead=7))
+    with pytest.raises(StoreError, match="the store was not open after 7 seconds"):
+        await executor.open()
+    result = await executor.run(ToolCall(id="c-1", name="pay"), ToolContext(session_id="s-1"))
+
+    assert result.error is not None
+    assert result.error.code == "unavailable"
+
+
+@pytest.mark.parametrize("missing", ["ledger", "approvals", "audit", "is_open", "open", "aclose"])
+def test_a_store_without_what_a_store_has_is_refused_when_the_executor_is_built(missing: str) -> None:
+    members = ("ledger", "approvals", "audit", "is_open", "open", "aclose")
+    store: Any = SimpleNamespace(**{name: getattr(MemoryStore(), name) for name in members if name != missing})
+
+    with pytest.raises(ConfigError, match=f"got SimpleNamespace, which has no '{missing}'"):
         Executor(store=store)

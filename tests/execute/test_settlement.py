@@ -355,3 +355,35 @@ async def test_a_long_output_is_redacted_in_a_thread_so_that_the_loop_goes_on(si
     assert (result.ok, again.origin, again.output) == (True, "replayed", result.output)
     assert len(threads) == 2
     assert (threading.get_ident() in threads) == (size < 10_000)
+
+
+async def test_what_verify_said_is_recorded_when_it_is_something_new() -> None:
+    class Counting(Book):
+        """A ledger that keeps what it is told about doubts."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.answers: list[Any] = []
+
+        async def record_answer(self, entry: Any, answer: Any) -> None:
+            self.answers.append(answer)
+            await super().record_answer(entry, answer)
+
+    says: list[Any] = [None]
+
+    def verify(arguments: dict[str, Any], context: ToolContext[Any]) -> None:
+        if says[0] is not None:
+            raise says[0]
+
+    @tool(verify=verify)
+    async def act() -> None:
+        """Act."""
+        raise ConnectionError("lost")
+
+    book = Counting()
+    executor = Executor([act], policy=ALLOWED, ledger=book)
+    for error in (None, None, ValueError("away"), ValueError("away"), None):
+        says[0] = error
+        assert code_of(await executor.run(call("act"), at())) == "outcome_unknown"
+
+    assert book.answers == ["failed", "cannot_tell"]  # The first one was settled with its answer.

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from handrail import ConfigError, Executor, Policy, Rule, ToolContext, ToolFlags, tool
+from handrail import ConfigError, Executor, Policy, Rule, ToolCall, ToolContext, ToolDefinitionError, ToolFlags, tool
 from handrail.authorize import MemoryApprovals
 from handrail.core import CallStarted, Event
 from handrail.errors import DuplicateToolError
-from handrail.execute import Limits, MemoryLedger, MemoryWork, Timeouts
+from handrail.execute import Limits, MemoryLedger, MemoryWork, Timeouts, Worker
 from tests.execute.helpers import ALLOWED, Book, Heard, Held, at, call, code_of
 
 
@@ -276,7 +276,17 @@ async def test_another_policy_is_for_tools_of_its_own() -> None:
         executor.with_tools([tool(name="send")(pay.function)], policy=Policy([Rule.allow("pay")]))
 
 
-async def test_an_executor_serves_one_event_loop_at_a_time() -> None:
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda executor: executor.run(call("wait", "c-2"), at()),
+        lambda executor: executor.guard(call("send", "c-2"), at(), lambda arguments: "done"),
+        lambda executor: executor.submit(call("wait", "c-2"), at()),
+        lambda executor: executor.look_up(call("send", "c-2"), at()),
+    ],
+    ids=["run", "guard", "submit", "look_up"],
+)
+async def test_an_executor_serves_one_event_loop_at_a_time(use: Any) -> None:
     held = Held()
 
     @tool(read_only=True)
@@ -288,6 +298,65 @@ async def test_an_executor_serves_one_event_loop_at_a_time() -> None:
     running = asyncio.create_task(executor.run(call("wait"), at()))
     await held.begun.wait()
     with pytest.raises(ConfigError, match="another event loop"):
-        await asyncio.to_thread(asyncio.run, executor.run(call("wait", "c-2"), at()))
+        await asyncio.to_thread(asyncio.run, use(executor))
     held.go.set()
     assert (await running).output == "done"
+
+
+# What hosts pass, and what is declared.
+
+
+@pytest.mark.parametrize("declared", [["send"], None, 5])
+def test_what_is_declared_is_a_mapping(declared: Any) -> None:
+    if not declared:
+        assert Executor(declared=declared).known_tools == ()
+        return
+    with pytest.raises(ConfigError, match=f"declared must be a mapping .*, got {type(declared).__name__}"):
+        Executor(declared=declared)
+
+
+def test_a_tool_of_the_pool_is_not_declared_beside_it() -> None:
+    with pytest.raises(ConfigError, match="declared names 'pay', which is in the pool"):
+        Executor([pay], declared={"send": ToolFlags(), "pay": ToolFlags()})
+
+
+@pytest.mark.parametrize("schema", [{"type": object()}, {1: 2, "a": 3}])
+async def test_a_schema_of_a_host_that_is_none_is_an_error_of_the_host(schema: Any) -> None:
+    with pytest.raises(ToolDefinitionError, match="`send`: schema must be a JSON Schema"):
+        await Executor(policy=ALLOWED).guard(call("send"), at(), lambda arguments: "done", schema=schema)
+
+
+@pytest.mark.parametrize("is_changed", [True, False])
+async def test_a_host_that_takes_no_arguments_runs_only_what_it_asked_for(is_changed: bool) -> None:
+    ran: list[int] = []
+    executor = Executor(policy=Policy([Rule.ask("send", by="operator")]), declared={"send": ToolFlags()})
+
+    async def guard() -> Any:
+        return await executor.guard(call("send", amount=1), at(), lambda: ran.append(1))
+
+    asked = await guard()
+    arguments = {"amount": 2} if is_changed else None
+    await executor.approvals.approve(asked.approval.token, by="operator", who="bo", arguments=arguments)
+    result = await guard()
+
+    assert (result.ok, len(ran)) == (not is_changed, not is_changed)
+    assert ("its host can only run the original ones" in result.for_model()) is is_changed
+
+
+async def test_durable_calls_of_tools_that_are_not_in_the_pool_are_run_by_the_fallback() -> None:
+    ran: list[str] = []
+
+    async def fallback(call: ToolCall, context: ToolContext[Any]) -> str:
+        ran.append(call.arguments_json)
+        return "theirs"
+
+    stores: Any = {"ledger": MemoryLedger(), "work": MemoryWork(), "approvals": MemoryApprovals()}
+    declared = {"old": ToolFlags(durable=True), "other": ToolFlags()}
+    executor = Executor([pay], policy=ALLOWED, fallback=fallback, declared=declared, **stores)
+    without = Executor([pay], policy=ALLOWED, declared=declared, **stores)
+    assert await executor.submit(call("old", amount=1), at()) is None
+    await Worker(executor).handle("s-1/c-1")
+
+    assert (await executor.wait(session_id="s-1", call_id="c-1", timeout=0)).output == "theirs"
+    assert (len(executor.durable_definitions), len(without.durable_definitions)) == (1, 0)
+    assert ran == ['{"amount": 1}']
