@@ -287,3 +287,44 @@ async def test_what_has_begun_is_not_cancelled_as_if_nothing_had_happened() -> N
     assert code_of(await other.wait(session_id="s-1", call_id="c-1", timeout=0)) == "in_progress"
     shop.hold.go.set()
     await running
+
+
+async def test_a_call_that_cannot_be_parked_has_its_question_and_no_row() -> None:
+    class Away(MemoryWork):
+        async def park(self, item: WorkItem, **given: Any) -> Any:
+            raise ConnectionError("away")
+
+    shop = Shop()
+    shop.work = shop.stores["work"] = Away()
+    executor = shop.start(Policy([Rule.ask("pay", by="operator")]))
+    for number, asked in enumerate(
+        (
+            await executor.submit(call("pay", "c-1", invoice="R-1"), ANN),
+            await executor.run(call("pay", "c-2", invoice="R-2"), ANN),
+        ),
+        start=1,
+    ):
+        assert asked is not None
+        assert (code_of(asked), len(await executor.approvals.pending())) == ("approval_required", 2), number
+    assert shop.rows == {}
+
+
+@pytest.mark.parametrize("is_away", [False, True])
+async def test_a_stored_call_that_would_repeat_what_was_done_meanwhile_is_asked_about(is_away: bool) -> None:
+    class Away(MemoryWork):
+        async def park(self, item: WorkItem, **given: Any) -> Any:
+            if is_away:
+                raise ConnectionError("away")
+            return await super().park(item, **given)
+
+    shop = Shop()
+    shop.work = shop.stores["work"] = Away()
+    executor = shop.start()
+    assert await executor.submit(call("pay", invoice="R-1"), ANN, priority=7) is None
+    assert (await executor.run(call("pay", "c-2", invoice="R-1"), at("s-2", customer_id="ann"))).ok
+    assert await Worker(executor).handle("s-1/c-1") is None
+
+    result = await executor.wait(session_id="s-1", call_id="c-1", timeout=0)
+    assert (code_of(result), shop.paid) == ("approval_required", ["R-1"])
+    row = await shop.row()
+    assert (row.state, row.priority, row.owner) == ("done" if is_away else "parked", 7, None)

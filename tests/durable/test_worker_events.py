@@ -10,7 +10,7 @@ import pytest
 from cryptography.fernet import Fernet
 from sqlalchemy import text
 
-from handrail import Executor, ToolContext, tool
+from handrail import Executor, Policy, Rule, ToolContext, tool
 from handrail.authorize import MemoryApprovals
 from handrail.core import CallFinished, CallQueued, CallStarted, CallTakenOver, Event, Progress, WorkerEvent
 from handrail.execute import MemoryLedger, MemoryWork, Timeouts, Worker
@@ -228,13 +228,13 @@ class Told(MemoryWork):
 class Town:
     """An executor that listens and submits, and others that work, in memory."""
 
-    def __init__(self, work: Any = None, ledger: MemoryLedger | None = None) -> None:
+    def __init__(self, work: Any = None, ledger: MemoryLedger | None = None, policy: Policy = ALLOWED) -> None:
         self.work: Any = work or MemoryWork()
         self.stores = {"ledger": ledger or MemoryLedger(), "work": self.work, "approvals": MemoryApprovals()}
         self.ears = Ears()
-        self.executor = self.start(listeners=[self.ears])
+        self.executor = self.start(listeners=[self.ears], policy=policy)
 
-    def start(self, messages: int = 1, **options: Any) -> Executor:
+    def start(self, messages: int = 1, policy: Policy = ALLOWED, **options: Any) -> Executor:
         @tool(durable=True, key="invoice", idempotent=True)
         async def pay(invoice: str, context: ToolContext[Any]) -> str:
             """Pay."""
@@ -244,7 +244,7 @@ class Town:
             return "paid"
 
         return Executor(
-            [pay], policy=ALLOWED, timeouts=Timeouts(lease=12, call=5, lease_grace=1), **self.stores, **options
+            [pay], policy=policy, timeouts=Timeouts(lease=12, call=5, lease_grace=1), **self.stores, **options
         )
 
     async def submit(self, id: str = "c-1") -> str:
@@ -369,3 +369,15 @@ async def test_a_store_that_cannot_notify_stores_calls_that_nobody_hears() -> No
     assert await Worker(town.start()).handle(id) is None
 
     assert town.list_told() == []
+
+
+@warped
+async def test_a_call_that_somebody_has_to_agree_to_is_heard_from_its_answer_on() -> None:
+    town = Town(policy=Policy([Rule.ask("pay", by="operator")]))
+    asked = await town.executor.run(call("pay", invoice="R-1"), ANN)
+    assert asked.approval is not None
+    await town.executor.approvals.approve(asked.approval.token, by="operator", who="bo")
+    await Worker(town.start(policy=ALLOWED)).handle(build_work_id("s-1", "c-1"))
+    await quiet()
+
+    assert town.list_told() == ["CallStarted", "Progress", "CallFinished"]

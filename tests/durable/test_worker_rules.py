@@ -7,7 +7,7 @@ import pytest
 
 from handrail import ConfigError, Executor, Policy, Rule, ToolContext, ToolError, tool
 from handrail.authorize import MemoryApprovals
-from handrail.execute import CircuitBreaker, Limits, MemoryWork, Timeouts, Worker
+from handrail.execute import CircuitBreaker, Entry, Limits, MemoryWork, Timeouts, Worker
 from handrail.execute.work import build_work_id
 from tests.execute.helpers import ALLOWED, Book, Held, at, call, code_of, quiet
 from tests.warped import warped
@@ -162,17 +162,26 @@ async def test_a_doubt_waits_and_an_error_for_the_model_is_final() -> None:
 
 @warped
 async def test_a_call_whose_row_was_left_open_ends_with_what_the_ledger_has() -> None:
+    class Torn(Book):
+        """A ledger that settles a call, and loses that its row has ended."""
+
+        async def settle(self, entry: Entry, **given: Any) -> None:
+            await super().settle(entry)
+
     desk = Desk()
-    await desk.submit()
-    worker = Worker(desk.executor)
-    await worker.handle(ID)
-    done = await desk.work.get(session_id="s-1", call_id="c-1")
-    assert done is not None
-    await desk.submit()
-    again = await desk.executor.submit(call("pay", invoice="R-1"), ANN)
+    desk.ledger = desk.stores["ledger"] = Torn()
+    executor = Executor([desk.pay], policy=ALLOWED, timeouts=TIMEOUTS, **desk.stores)
+    assert await executor.submit(call("pay", invoice="R-1"), ANN) is None
+    assert await Worker(executor).handle(ID) is None
+    assert (await desk.row())[:2] == ("running", 1)
+    await asyncio.sleep(12)  # Time is the subject: the lease is over.
+
+    assert await Worker(executor).handle(ID) is None
+    assert (await desk.row())[:2] == ("done", 2)
+    assert len(desk.contexts) == 1
+    again = await executor.submit(call("pay", invoice="R-1"), ANN)
     assert again is not None
     assert again.origin == "replayed"
-    assert len(desk.contexts) == 1
 
 
 @pytest.mark.parametrize("made", [None, "a text", at("other", turn=9, customer_id="eve", tenant_id="x")])

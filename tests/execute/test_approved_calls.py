@@ -275,3 +275,21 @@ async def test_a_read_whose_arguments_were_changed_waits_for_the_lock_of_the_new
     await holding
 
     assert (await waiting).output == "b"
+
+
+async def test_a_ledger_that_fails_after_a_question_was_asked_leaves_the_question() -> None:
+    class Failing(Book):
+        """A ledger that can be read once."""
+
+        reads = 0
+
+        async def recall(self, **given: Any) -> Any:
+            self.reads += 1
+            if self.reads > 1:
+                raise ConnectionError("away")
+            return await super().recall(**given)
+
+    bank = Bank(ledger=Failing())
+
+    assert code_of(await bank.pay()) == "approval_required"
+    assert len(await bank.executor.approvals.pending()) == 1

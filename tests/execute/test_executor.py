@@ -491,6 +491,21 @@ async def test_a_question_can_be_asked_without_running_anything(wanted: ToolCall
         assert (await executor.run(wanted, at(turn=2))).ok
 
 
+@pytest.mark.parametrize(
+    ("name", "arguments", "asks"), [("look", {}, True), ("see", {}, False), ("look", {"much": 1}, False)]
+)
+async def test_a_question_can_be_asked_about_a_read_too(name: str, arguments: dict[str, Any], asks: bool) -> None:
+    def run() -> str:
+        """Look."""
+        raise AssertionError("nothing runs")
+
+    tools = [tool(name=name, read_only=True)(run) for name in ("look", "see")]
+    executor = Executor(tools, policy=Policy([Rule.ask("look", by="operator")]))
+    question = await executor.request_approval(call(name, **arguments), at())
+
+    assert await executor.approvals.pending() == ([question] if asks else [])
+
+
 @pytest.mark.parametrize("of_host", [{"schema": {"type": "object"}}, {"flags": ToolFlags()}, {}])
 async def test_a_question_about_a_tool_of_a_host_is_asked_if_the_host_says_what_it_is(of_host: dict[str, Any]) -> None:
     executor = Executor()

@@ -514,3 +514,43 @@ async def test_a_call_that_waits_for_the_one_around_does_not_make_the_waits_of_t
 
     results = await asyncio.wait_for(asyncio.gather(first, second, holding), 60)
     assert [one.output for one in results] == ["moved", "moved", "done"]
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+async def test_locks_that_cross_only_after_a_wait_for_the_session_are_noticed_too(read_only: bool) -> None:
+    """The inner call of the first waits in a third session; when it is its turn there, the locks cross."""
+    slow, first_waits, second_waits = Held(), asyncio.Event(), asyncio.Event()
+
+    @tool(lock_key="account")
+    async def outer(account: str, other: str, context: ToolContext[Any]) -> str:
+        """Outer."""
+        if account == "b":
+            await first_waits.wait()
+        inside = asyncio.create_task(
+            executor.run(call("inner", f"inner-{account}", account=other), at("s-3") if account == "a" else context)
+        )
+        await quiet()
+        (first_waits if account == "a" else second_waits).set()
+        result = await inside
+        return code_of(result) or result.output
+
+    @tool(lock_key="account", read_only=read_only)
+    async def inner(account: str) -> str:
+        """Inner."""
+        return "moved"
+
+    @tool
+    async def alone() -> str:
+        """Runs alone in the third session."""
+        return await slow()
+
+    executor = Executor([outer, inner, alone], policy=ALLOWED, timeouts=Timeouts(call=600))
+    holding = asyncio.create_task(executor.run(call("alone", "h"), at("s-3")))
+    await slow.begun.wait()
+    first = asyncio.create_task(executor.run(call("outer", "c-1", account="a", other="b"), at("s-1")))
+    second = asyncio.create_task(executor.run(call("outer", "c-2", account="b", other="a"), at("s-2")))
+    await second_waits.wait()
+    slow.go.set()
+
+    results = await asyncio.wait_for(asyncio.gather(first, second, holding), 60)
+    assert [one.output for one in results] == ["unavailable", "moved", "done"]

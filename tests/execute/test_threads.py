@@ -390,7 +390,8 @@ async def test_a_tool_whose_threads_never_come_back_gets_no_more_and_others_stil
     stuck = [asyncio.create_task(threads.run(latch, owner="stuck")) for _ in range(2)]
     for _ in stuck:
         await latch.has_begun()
-    waiting = asyncio.create_task(threads.run(lambda: "never", owner="stuck"))
+    refused: list[str] = []
+    waiting = asyncio.create_task(threads.run(lambda: refused.append("ran"), owner="stuck"))
     other = asyncio.create_task(threads.run(lambda: "free", owner="other"))
     await asyncio.sleep(0)
     stuck[0].cancel()
@@ -409,6 +410,7 @@ async def test_a_tool_whose_threads_never_come_back_gets_no_more_and_others_stil
     latch.go.set()
     await until(lambda: threads.stranded == 0)
     assert await asyncio.wait_for(threads.run(lambda: "again", owner="stuck"), 30) == "again"
+    assert refused == []
 
 
 async def test_an_idle_thread_is_used_again() -> None:
