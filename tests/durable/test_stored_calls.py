@@ -328,3 +328,22 @@ async def test_a_stored_call_that_would_repeat_what_was_done_meanwhile_is_asked_
     assert (code_of(result), shop.paid) == ("approval_required", ["R-1"])
     row = await shop.row()
     assert (row.state, row.priority, row.owner) == ("done" if is_away else "parked", 7, None)
+
+
+async def test_a_stored_call_that_is_verified_by_who_looks_it_up_has_ended() -> None:
+    said: list[bool | None] = [None]
+
+    @tool(durable=True, verify=lambda arguments, context: said[0])
+    async def pay(invoice: str) -> str:
+        """Pay."""
+        raise ConnectionError("lost")
+
+    shop = Shop()
+    executor = Executor([pay], policy=ALLOWED, **shop.stores)
+    assert code_of(await executor.run(call("pay", invoice="R-1"), ANN)) == "outcome_unknown"
+    assert shop.rows == {"c-1": "running"}
+    said[0] = True
+    found = await executor.look_up(call("pay", invoice="R-1"), ANN)
+
+    assert found is not None
+    assert (found.ok, shop.rows) == (True, {"c-1": "done"})

@@ -293,3 +293,20 @@ async def test_a_ledger_that_fails_after_a_question_was_asked_leaves_the_questio
 
     assert code_of(await bank.pay()) == "approval_required"
     assert len(await bank.executor.approvals.pending()) == 1
+
+
+async def test_verify_is_asked_about_the_arguments_that_ran() -> None:
+    asked: list[dict[str, Any]] = []
+
+    def verify(arguments: dict[str, Any], context: ToolContext[Any]) -> bool | None:
+        asked.append(arguments)
+        return True if len(asked) > 1 else None
+
+    bank = Bank(verify=verify)
+    await bank.approve(await bank.pay(), invoice="lost", amount=300)
+    assert code_of(await bank.pay()) == "outcome_unknown"
+    result = await bank.pay()
+
+    assert (result.ok, result.origin, bank.paid) == (True, "verified", [("lost", 300)])
+    assert asked == [{"invoice": "lost", "amount": 300}] * 2
+    assert "changed its arguments" in result.for_model()
