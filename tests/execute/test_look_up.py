@@ -111,7 +111,9 @@ async def test_a_call_that_still_runs_is_not_waited_for() -> None:
     assert (await running).output == "done"
 
 
-async def test_a_wait_for_another_process_that_is_cancelled_does_not_say_that_nothing_was_done() -> None:
+async def test_a_wait_for_another_process_that_is_cancelled_does_not_say_that_nothing_was_done(
+    recwarn: pytest.WarningsRecorder,
+) -> None:
     shop, ledger, heard = Shop(), MemoryLedger(), Heard()
     shop.ends = "held"
     one, two = (Executor([shop.pay], policy=ALLOWED, ledger=ledger, listeners=[heard]) for _ in range(2))
@@ -124,6 +126,7 @@ async def test_a_wait_for_another_process_that_is_cancelled_does_not_say_that_no
     assert code_of(await asyncio.wait_for(waiting, 20)) == "in_progress"
     shop.held.go.set()
     assert ((await running).output, shop.runs) == ("done", 1)
+    assert list(recwarn) == []  # What it would have waited for is closed.
 
 
 class SharedLedger(MemoryLedger):

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from handrail import ConfigError, Executor, ToolContext, ToolError, ToolResult, tool
 from handrail.core import CallFinished, CallStarted
 from handrail.execute import Timeouts, running
-from tests.execute.helpers import ALLOWED, Book, Heard, Held, at, call, code_of
+from tests.execute.helpers import ALLOWED, Book, Heard, Held, at, call, code_of, quiet
 from tests.warped import warped
 
 # Deadlines
@@ -283,3 +284,118 @@ async def test_the_deadlines_of_a_loop_that_runs_are_not_taken_to_another_one() 
     await asyncio.to_thread(asyncio.run, add_elsewhere())  # Nothing runs in the first one any more.
 
     assert (mine.stopped_by, theirs.stopped_by) == (None, "timeout")
+
+
+async def test_a_call_of_a_loop_that_is_over_is_not_stopped_in_the_next_one() -> None:
+    deadlines, left, mine = running.Deadlines(), build_running("c-1"), build_running("c-2")
+
+    async def leave() -> None:
+        deadlines.add(left, 0.001, asyncio.get_running_loop())
+
+    await asyncio.to_thread(asyncio.run, leave())
+    deadlines.add(mine, 0.002, asyncio.get_running_loop())
+    while mine.stopped_by is None:
+        await asyncio.sleep(0.001)
+
+    assert left.stopped_by is None
+
+
+@pytest.mark.parametrize("read_only", [True, False])
+@warped
+async def test_a_call_is_stopped_at_its_deadline_whatever_came_before_it(read_only: bool) -> None:
+    @tool(read_only=read_only, concurrency_safe=True)
+    async def hang(seconds: float) -> None:
+        """Hang."""
+        await asyncio.sleep(seconds)
+
+    loop = asyncio.get_running_loop()
+    tools = [replace(hang, name=f"hang_{timeout}", timeout=timeout) for timeout in (30, 10, 20)]
+    executor = Executor(tools, policy=ALLOWED)
+
+    async def run(timeout: int, seconds: float, id: str) -> tuple[bool, float]:
+        started = loop.time()
+        result = await executor.run(call(f"hang_{timeout}", id, seconds=seconds), at(id))
+        return result.ok, loop.time() - started
+
+    ended = await asyncio.gather(
+        run(30, 600, "a"), run(10, 600, "b"), run(20, 5, "c"), run(20, 600, "d"), run(10, 9, "e"), run(10, 600, "f")
+    )
+    assert [ok for ok, _ in ended] == [False, False, True, False, True, False]
+    assert [seconds for _, seconds in ended] == pytest.approx([30, 10, 5, 20, 9, 10], abs=0.001)
+
+
+@pytest.mark.usefixtures("impatient")
+@warped
+async def test_an_effect_that_swallows_its_cancellation_is_cancelled_again_and_ends() -> None:
+    swallowed: list[int] = []
+
+    @tool(timeout=1)
+    async def careless() -> str:
+        """Swallow two cancellations."""
+        while len(swallowed) < 2:
+            try:
+                await asyncio.get_running_loop().create_future()
+            except asyncio.CancelledError:
+                swallowed.append(1)
+        return "done in the end"
+
+    book = Book()
+    executor = Executor([careless], policy=ALLOWED, ledger=book)
+    assert code_of(await executor.run(call("careless"), at())) == "outcome_unknown"
+    await asyncio.sleep(10)
+
+    assert (len(swallowed), await book.state()) == (2, "committed")
+
+
+# A read that goes on after it was stopped.
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_a_read_that_was_stopped_cleans_up_behind_its_result(
+    fails: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    cleaned, errors = asyncio.Event(), list[Any]()
+    asyncio.get_running_loop().set_exception_handler(lambda loop, error: errors.append(error))
+
+    @tool(read_only=True, timeout=0.01)
+    async def look() -> None:
+        """Look."""
+        try:
+            await asyncio.Event().wait()
+        finally:
+            for _ in range(5):
+                await asyncio.sleep(0)
+            cleaned.set()
+            if fails:
+                raise ValueError("the clean-up failed")
+
+    assert code_of(await Executor([look]).run(call("look"), at())) == "tool_timeout"
+    assert not cleaned.is_set()
+    await asyncio.wait_for(cleaned.wait(), 30)
+    await quiet()
+
+    assert errors == []
+    assert ("look failed after it was stopped" in caplog.text) is fails
+    assert not running._RESTS  # pyright: ignore[reportPrivateUsage]  # Nothing of it is kept.
+
+
+async def test_a_read_whose_caller_is_cancelled_cleans_up_before_the_caller_ends() -> None:
+    begun, cleaned = asyncio.Event(), list[str]()
+
+    @tool(read_only=True)
+    async def look() -> None:
+        """Look."""
+        try:
+            begun.set()
+            await asyncio.Event().wait()
+        finally:
+            for _ in range(5):
+                await asyncio.sleep(0)
+            cleaned.append("cleaned")
+
+    task = asyncio.create_task(Executor([look]).run(call("look"), at()))
+    await begun.wait()
+    task.cancel()
+    await asyncio.wait([task])
+
+    assert (task.cancelled(), cleaned) == (True, ["cleaned"])
