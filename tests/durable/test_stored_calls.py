@@ -4,6 +4,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from handrail import ConfigError, Decision, Executor, Policy, Rule, ToolError, ToolResult, tool
 from handrail.authorize import MemoryApprovals
@@ -347,3 +348,35 @@ async def test_a_stored_call_that_is_verified_by_who_looks_it_up_has_ended() -> 
 
     assert found is not None
     assert (found.ok, shop.rows) == (True, {"c-1": "done"})
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        {"tenant_id": "t-2"},
+        {"tenant_id": None},
+        {"session_id": "s-2"},
+        {"call_id": "c-2"},
+        {"tool": "sell"},
+        {"definition": "another"},
+        {"customer_id": "eve"},
+        {"agent_id": "another"},
+        {"turn": 9},
+        {"wakes": 9},
+        {"call": call("pay", invoice="R-666")},
+        {"sent_call": call("pay", invoice="R-666")},
+        {"decision": Decision(action="ask")},
+        {"approval": "apr_forged"},
+        {"repeat": 1},
+    ],
+    ids=lambda forged: next(iter(forged)),
+)
+async def test_a_row_is_sealed_with_everything_that_was_decided_about(forged: dict[str, Any]) -> None:
+    shop = Shop()
+    executor = shop.start()
+    await executor.submit(call("pay", invoice="R-1"), at(customer_id="ann", tenant_id="t-1", agent_id="bot"))
+    row = await shop.row()
+
+    assert executor.durable.is_sealed(row)
+    assert executor.durable.is_sealed(structs.replace(row, attempts=3, owner="w", state="running", priority=5))
+    assert not executor.durable.is_sealed(structs.replace(row, **forged))

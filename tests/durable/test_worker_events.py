@@ -381,3 +381,21 @@ async def test_a_call_that_somebody_has_to_agree_to_is_heard_from_its_answer_on(
     await quiet()
 
     assert town.list_told() == ["CallStarted", "Progress", "CallFinished"]
+
+
+@warped
+async def test_who_waits_for_a_call_hears_of_it_too() -> None:
+    town, ears, deaf = Town(), Ears(), Ears()
+    id = await town.submit()
+    other, silent = town.start(listeners=[ears]), town.start()
+    with silent.subscribe("another session", deaf):
+        waiting = [
+            asyncio.create_task(one.wait(session_id="s-1", call_id="c-1", timeout=60)) for one in (other, silent)
+        ]
+        await quiet()
+        await Worker(town.start()).handle(id)
+        assert [(await one).output for one in waiting] == ["paid"] * 2
+        await quiet()
+
+    assert [type(told.event) for told in ears.told] == [CallStarted, Progress, CallFinished]
+    assert deaf.told == []
