@@ -4,6 +4,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from handrail import ConfigError, Executor, Policy, Rule, ToolContext, ToolError, tool
 from handrail.authorize import MemoryApprovals
@@ -323,3 +324,15 @@ async def test_a_store_that_cannot_be_looked_through_is_asked_again_and_less_oft
         await asyncio.sleep(60)
         assert work.looks == 10  # Every two seconds, and one more after each failure.
     await running
+
+
+@warped
+async def test_a_row_without_its_call_is_refused() -> None:
+    desk = Desk()
+    await desk.submit()
+    items = desk.work._items  # pyright: ignore[reportPrivateUsage]
+    items["s-1", "c-1"] = structs.replace(items["s-1", "c-1"], call=None)
+
+    assert await Worker(desk.executor).handle(ID) is None
+    result = await desk.executor.wait(session_id="s-1", call_id="c-1", timeout=0)
+    assert (code_of(result), result.tool_name, desk.contexts) == ("permission_denied", "pay", [])

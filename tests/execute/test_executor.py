@@ -534,3 +534,36 @@ async def test_texts_of_exceptions_are_in_the_log_of_the_calls_of_a_debugged_exe
     assert text in await log_of(debugged, "c-1")
     assert text not in await log_of(plain, "c-2")
     assert text in await log_of(debugged, "c-3")
+
+
+async def test_a_question_is_not_asked_about_what_a_hook_refuses() -> None:
+    class Closed:
+        def before(self, call: Any, tool: Any, context: Any) -> None:
+            raise ToolError("closed")
+
+    executor = Executor([pay], hooks=[Closed()])
+
+    assert await executor.request_approval(call("pay", amount=5), at()) is None
+    assert await executor.approvals.pending() == []
+
+
+async def test_texts_of_exceptions_of_a_host_are_in_the_log_of_a_debugged_executor_only(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def fail(arguments: Any) -> None:
+        raise ValueError(text)
+
+    text = " ".join(["the", "text", "of", "an", "exception"])
+    for debug in (True, False):
+        caplog.clear()
+        await Executor(policy=ALLOWED, debug=debug).guard(call("send"), at(), fail)
+        assert (text in caplog.text) is debug
+
+
+async def test_the_end_of_a_session_forgets_where_its_values_came_from() -> None:
+    executor = Executor([pay])
+    mine, other = executor.get_provenance(at("s-1")), executor.get_provenance(at("s-2"))
+    await executor.cancel_all("s-1")
+
+    assert executor.get_provenance(at("s-1")) is not mine
+    assert executor.get_provenance(at("s-2")) is other

@@ -266,3 +266,44 @@ async def test_a_value_of_a_result_that_was_looked_up_is_known_to_the_conversati
     await executor.look_up(call("pay", "c-1", invoice="R-1000"), at(provenance=again))
 
     assert (await executor.run(call("pay", "c-3", invoice="R-7777"), at(provenance=again))).ok
+
+
+async def test_only_calls_that_are_in_the_ledger_are_looked_up() -> None:
+    @tool(read_only=True)
+    async def look() -> str:
+        """Look."""
+        return "seen"
+
+    shop, ledger = Shop(), MemoryLedger()
+    policy = Policy([Rule.allow("pay", where={"invoice": {"from": ["customer"]}}), Rule.allow("pay")])
+    executor = Executor([shop.pay, look], policy=policy, ledger=ledger)
+    context = at(provenance=Provenance())
+    await executor.run(call("look"), context)
+
+    assert await executor.look_up(call("look"), context) is None
+    assert await executor.look_up(call("pay", "c-2", invoice="R-1"), context) is None
+    assert await executor.look_up(call("pay", "c-\ud800", invoice="R-1"), context) is None
+    await executor.run(call("pay", "c-3", invoice="R-1"), context)
+    executor.replace_tools([look])
+    found = await executor.look_up(call("pay", "c-3", invoice="R-1"), context)
+    assert found is not None
+    assert found.output == "paid"
+
+
+async def test_a_hook_that_refuses_today_does_not_hide_what_this_very_call_did() -> None:
+    class Closed:
+        is_closed = False
+
+        def before(self, call: Any, tool: Any, context: Any) -> None:
+            if self.is_closed:
+                raise ToolError("closed")
+
+    shop, hook = Shop(), Closed()
+    executor = Executor([shop.pay], policy=ALLOWED, hooks=[hook])
+    await executor.run(call("pay", "c-1", invoice="R-1"), at())
+    hook.is_closed = True
+    own = await executor.look_up(call("pay", "c-1", invoice="R-1"), at())
+    other = await executor.look_up(call("pay", "c-2", invoice="R-1"), at())
+
+    assert own is not None
+    assert (own.output, other) == ("paid", None)

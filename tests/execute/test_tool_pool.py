@@ -1,6 +1,7 @@
 """The tools of an executor, those of its hosts, and what is refused when it is built."""
 
 import asyncio
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -360,3 +361,87 @@ async def test_durable_calls_of_tools_that_are_not_in_the_pool_are_run_by_the_fa
     assert (await executor.wait(session_id="s-1", call_id="c-1", timeout=0)).output == "theirs"
     assert (len(executor.durable_definitions), len(without.durable_definitions)) == (1, 0)
     assert ran == ['{"amount": 1}']
+
+
+async def test_a_tool_of_a_host_is_what_was_said_last_about_it() -> None:
+    reads, acts = ToolFlags(read_only=True), ToolFlags()
+    executor = Executor()
+
+    async def guard(id: str, name: str = "send", **of: Any) -> str | None:
+        return code_of(await executor.guard(call(name, id, amount=1), at(), lambda arguments: "done", **of))
+
+    assert [await guard("c-1", flags=reads), await guard("c-2", flags=acts), await guard("c-3", flags=reads)] == [
+        None,
+        "approval_required",
+        None,
+    ]
+    wants_text = {"type": "object", "properties": {"amount": {"type": "string"}}}
+    assert await guard("c-4", flags=reads, schema=SCHEMA) is None
+    assert await guard("c-5", flags=reads, schema=wants_text) == "invalid_arguments"
+    executor.replace_tools([tool(name="look", read_only=True)(pay.function)])
+    assert await guard("c-6", "look") is None
+    executor.replace_tools([tool(name="look")(pay.function)])
+    assert await guard("c-7", "look") == "approval_required"
+
+
+async def test_another_policy_decides_about_the_tools_of_a_host_too() -> None:
+    executor = Executor(policy=ALLOWED)
+
+    async def guard(number: int, **of: Any) -> str | None:
+        sent = call("send", f"c-{number}", amount=number)
+        return code_of(await executor.guard(sent, at(), lambda arguments: "done", **of))
+
+    assert [await guard(1), await guard(2, schema=SCHEMA)] == [None, None]
+    executor.replace_policy(Policy([Rule.deny("send")]))
+    assert [await guard(3), await guard(4, schema=SCHEMA)] == ["permission_denied"] * 2
+
+
+async def test_a_read_of_a_host_is_decided_about_and_takes_the_short_way() -> None:
+    heard, threads = Heard(), list[threading.Thread]()
+    policy = Policy([Rule.ask("peek", by="operator")])
+    declared = {name: ToolFlags(read_only=True) for name in ("look", "peek")}
+    executor = Executor(policy=policy, declared=declared, listeners=[heard])
+
+    def run() -> str:
+        threads.append(threading.current_thread())
+        return "seen"
+
+    assert (await executor.guard(call("look"), at(), run)).output == "seen"
+    assert heard.names == ["CallStarted", "CallFinished"]
+    assert code_of(await executor.guard(call("peek", "c-2"), at(), run)) == "approval_required"
+    assert threads == [threading.current_thread()]  # It runs in the loop.
+
+
+async def test_a_tool_of_the_pool_that_a_host_passes_too_is_known_once() -> None:
+    executor = Executor([pay], policy=Policy([Rule.allow("pay")]))
+    await executor.guard(call("pay", amount=1), at(), lambda arguments: "done", schema=SCHEMA)
+
+    assert [one.name for one in executor.known_tools] == ["pay"]
+
+
+def test_a_rule_that_names_no_declared_tool_is_a_diagnostic() -> None:
+    executor = Executor(policy=Policy([Rule.allow("sned")]), declared={"send": ToolFlags()})
+
+    assert len(executor.diagnostics) == 1
+    assert "unknown tool 'sned'" in executor.diagnostics[0]
+    assert Executor(policy=Policy([Rule.allow("sned")])).diagnostics == ()
+
+
+async def test_what_is_registered_has_the_name_that_it_is_given() -> None:
+    class Desk:
+        def sell(self, what: str) -> str:
+            """Sell."""
+            return f"sold {what}"
+
+    def buy(what: str) -> str:
+        """Buy."""
+        return f"bought {what}"
+
+    executor = Executor([pay], policy=ALLOWED)
+    for name, function in (("sell", Desk().sell), ("buy", buy), ("refund", pay)):
+        executor = executor.register(name, function)
+
+    assert executor.registry.names == ("pay", "sell", "buy", "refund")
+    assert (await executor.run(call("sell", "c-1", what="it"), at())).output == "sold it"
+    assert (await executor.run(call("refund", "c-2"), at())).output == "paid"
+    assert executor.registry.get("refund").name == "refund"
