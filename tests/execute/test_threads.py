@@ -413,10 +413,28 @@ async def test_a_tool_whose_threads_never_come_back_gets_no_more_and_others_stil
     assert refused == []
 
 
-async def test_an_idle_thread_is_used_again() -> None:
-    threads = WorkerThreads(max_threads=1)
+@pytest.mark.parametrize("max_threads", [1, 5])
+async def test_an_idle_thread_is_used_again(max_threads: int) -> None:
+    threads, used = WorkerThreads(max_threads=max_threads), set[threading.Thread]()
+    for _ in range(5):
+        used.add(await threads.run(threading.current_thread))
+        await until(lambda: threads._idle == 1)  # pyright: ignore[reportPrivateUsage]
 
-    assert len({await threads.run(threading.current_thread) for _ in range(5)}) == 1
+    assert len(used) == 1
+
+
+async def test_a_call_that_is_refused_and_cancelled_in_the_same_moment_is_cancelled(latch: Latch) -> None:
+    threads = WorkerThreads(max_threads=1)
+    stuck = asyncio.create_task(threads.run(latch, owner="stuck"))
+    await latch.has_begun()
+    waiting = asyncio.create_task(threads.run(lambda: "never", owner="stuck"))
+    await asyncio.sleep(0)
+    stuck.cancel()
+    stuck.add_done_callback(lambda _: waiting.cancel())
+    await asyncio.wait([stuck, waiting])
+
+    assert waiting.cancelled()
+    assert not threads._queue  # pyright: ignore[reportPrivateUsage]
 
 
 async def test_a_thread_that_cannot_be_started_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
