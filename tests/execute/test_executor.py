@@ -128,11 +128,15 @@ async def test_arguments_that_are_too_long_are_refused_before_anything_parses_th
     assert guarded.error.code == "invalid_arguments"
 
 
-async def test_arguments_of_exactly_the_maximal_length_are_accepted() -> None:
+@pytest.mark.parametrize("hooks", [[], [Seen()]])
+async def test_arguments_of_exactly_the_maximal_length_are_accepted(hooks: list[Seen]) -> None:
     fits = call("echo", text="x" * 50)
-    executor = Executor([echo], limits=Limits(max_argument_chars=len(fits.arguments_json)))
+    limits = Limits(max_argument_chars=len(fits.arguments_json))
+    executor = Executor([echo, pay], limits=limits, hooks=hooks)
+    costs = ToolCall(id="c-2", name="pay", arguments_json='{"amount": 5}'.ljust(limits.max_argument_chars))
 
     assert (await executor.run(fits, at())).ok
+    assert await executor.request_approval(costs, at()) is not None
     with pytest.raises(ConfigError, match="max_argument_chars must be at least 1, got 0"):
         Executor([echo], limits=Limits(max_argument_chars=0))
 

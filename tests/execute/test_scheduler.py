@@ -554,3 +554,35 @@ async def test_locks_that_cross_only_after_a_wait_for_the_session_are_noticed_to
 
     results = await asyncio.wait_for(asyncio.gather(first, second, holding), 60)
     assert [one.output for one in results] == ["unavailable", "moved", "done"]
+
+
+async def test_a_wait_for_a_lock_that_was_given_up_crosses_with_nothing() -> None:
+    """The first waits inside for the lock of the second, and gives up; then the second waits for the first."""
+    slow, go = Held(), asyncio.Event()
+
+    @tool(lock_key="account")
+    async def outer(account: str, other: str, context: ToolContext[Any]) -> str:
+        """Outer."""
+        if account == "b":
+            await go.wait()
+        inside = await executor.run(call("inner", f"inner-{account}", account=other), context)
+        return (code_of(inside) or inside.output) if account == "b" else await slow()
+
+    @tool(lock_key="account")
+    async def inner(account: str) -> str:
+        """Inner."""
+        return "moved"
+
+    executor = Executor([outer, inner], policy=ALLOWED, timeouts=Timeouts(call=600))
+    second = asyncio.create_task(executor.run(call("outer", "c-2", account="b", other="a"), at("s-2")))
+    await quiet()
+    first = asyncio.create_task(executor.run(call("outer", "c-1", account="a", other="b"), at("s-1")))
+    await quiet()
+    assert executor.cancel("inner-a", session_id="s-1")
+    await slow.begun.wait()
+    go.set()
+    await quiet()
+    assert not second.done()
+    slow.go.set()
+
+    assert [(await one).output for one in (first, second)] == ["done", "moved"]
