@@ -380,3 +380,18 @@ async def test_a_row_is_sealed_with_everything_that_was_decided_about(forged: di
     assert executor.durable.is_sealed(row)
     assert executor.durable.is_sealed(structs.replace(row, attempts=3, owner="w", state="running", priority=5))
     assert not executor.durable.is_sealed(structs.replace(row, **forged))
+
+
+@warped
+async def test_who_waits_for_a_store_that_goes_away_is_not_told_what_was_known_before() -> None:
+    shop = Shop()
+    shop.work = shop.stores["work"] = work = AwayWork()
+    executor = shop.start()
+    await executor.submit(call("pay", invoice="R-1"), ANN)
+    waiting = asyncio.create_task(executor.wait(session_id="s-1", call_id="c-1", timeout=30))
+    await asyncio.sleep(10)
+    work.away = 10_000
+    result = await waiting
+
+    assert (code_of(result), result.tool_name) == ("unavailable", "pay")
+    assert 9_800 < work.away < 9_950  # It is asked again five times a second.

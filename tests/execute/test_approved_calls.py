@@ -230,6 +230,27 @@ async def test_a_question_about_a_call_whose_twin_ran_meanwhile_is_withdrawn_and
     assert len(await approvals.pending()) == is_away
 
 
+async def test_a_yes_that_does_not_count_yet_is_not_withdrawn_because_a_twin_ran_meanwhile() -> None:
+    @tool
+    async def pay() -> str:
+        """Pay."""
+        return "paid"
+
+    approvals, ledger = Racing(), MemoryLedger()
+    asking, allowed = (
+        Executor([pay], policy=Policy([rule]), ledger=ledger, approvals=approvals)
+        for rule in (Rule.ask("pay", by="customer"), Rule.allow("pay"))
+    )
+    asked = await asking.run(call("pay", "c-1"), at(customer_id="ann"))
+    assert asked.approval is not None
+    await approvals.approve(asked.approval.token, by="customer", who="ann")
+    approvals.meanwhile = lambda: allowed.run(call("pay", "c-2"), at("s-2", customer_id="ann"))
+    result = await asking.run(call("pay", "c-1"), at(customer_id="ann"))
+
+    assert approvals.meanwhile is None
+    assert (code_of(result), approvals.withdrawn) == ("approval_required", [])
+
+
 async def test_a_question_stays_open_when_nothing_happened_meanwhile() -> None:
     approvals = Racing()
     bank = Bank(approvals=approvals)

@@ -284,6 +284,7 @@ async def test_only_calls_that_are_in_the_ledger_are_looked_up() -> None:
     assert await executor.look_up(call("pay", "c-2", invoice="R-1"), context) is None
     assert await executor.look_up(call("pay", "c-\ud800", invoice="R-1"), context) is None
     await executor.run(call("pay", "c-3", invoice="R-1"), context)
+    assert await executor.look_up(call("look", "c-3"), context) is None
     executor.replace_tools([look])
     found = await executor.look_up(call("pay", "c-3", invoice="R-1"), context)
     assert found is not None

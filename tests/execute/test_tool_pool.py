@@ -445,3 +445,12 @@ async def test_what_is_registered_has_the_name_that_it_is_given() -> None:
     assert (await executor.run(call("sell", "c-1", what="it"), at())).output == "sold it"
     assert (await executor.run(call("refund", "c-2"), at())).output == "paid"
     assert executor.registry.get("refund").name == "refund"
+
+
+def test_an_executor_that_gets_its_tools_later_may_have_rules_about_them() -> None:
+    policy = Policy([Rule.allow("later")])
+    none = Executor([pay]).with_tools([], policy=policy)
+    open_one = Executor([pay], fallback=lambda call, context: "done").with_tools([pay], policy=policy)
+
+    assert (none.policy, open_one.policy) == (policy, policy)
+    assert len(open_one.diagnostics) == 1
