@@ -464,3 +464,13 @@ async def test_a_handler_that_waits_for_something_else_has_done_nothing_yet(read
 
     result = await executor.run(call("act", "c-2"), at())
     assert (result.output or code_of(result)) == ("approval_required" if read_only else "acted")
+
+
+@pytest.mark.parametrize("read_only", [True, False])
+async def test_a_text_that_is_no_unicode_is_the_output_as_any_other(read_only: bool) -> None:
+    async def handler() -> ToolResult:
+        return ToolResult(output="a \ud800 b")
+
+    result = await outcome(handler, read_only=read_only)
+
+    assert (result.ok, result.output) == (True, "a \ud800 b")
