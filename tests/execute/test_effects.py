@@ -667,3 +667,32 @@ async def test_a_hook_that_refuses_is_reported_with_what_was_decided_before() ->
     [finished] = heard.of(CallFinished)
     assert finished.decision is not None
     assert (finished.decision.action, finished.result.decision) == ("allow", finished.decision)
+
+
+@pytest.mark.parametrize("is_written", [True, False])
+@warped
+async def test_a_claim_that_fails_after_its_call_was_given_up_is_taken_back_if_it_was_written(is_written: bool) -> None:
+    class Torn(SlowBook):
+        """A ledger whose connection breaks when it has claimed, or before."""
+
+        async def claim(self, entry: Any, **given: Any) -> bool:
+            await self._wait("claim")
+            if is_written:
+                await Book.claim(self, entry, **given)
+            raise ConnectionError("broken")
+
+    runs: list[int] = []
+
+    @tool
+    async def pay() -> str:
+        """Pay."""
+        runs.append(1)
+        return "paid"
+
+    ledger = Torn("claim")
+    executor = Executor([pay], policy=ALLOWED, ledger=ledger, timeouts=Timeouts(overhead=60, lease=600))
+    assert code_of(await executor.run(call("pay"), at())) == "unavailable"
+    ledger.go.set()
+    await quiet()
+
+    assert (await ledger.state(), runs) == ("failed" if is_written else None, [])

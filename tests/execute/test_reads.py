@@ -402,3 +402,27 @@ async def test_a_read_that_may_have_to_wait_is_reported_from_its_arrival_to_its_
     await Executor([look], listeners=[heard]).run(call("look"), at())
 
     assert [name for name in heard.names if name.startswith("Call")] == ["CallAccepted", "CallStarted", "CallFinished"]
+
+
+@pytest.mark.parametrize("cached", [False, True])
+@pytest.mark.parametrize(
+    ("what", "is_kept"), [("a text", True), ("a value", False), ("metadata", False), ("a long text", False)]
+)
+async def test_a_value_takes_more_memory_than_its_text(what: str, is_kept: bool, cached: bool) -> None:
+    results = {
+        "a text": "x" * 3_500,
+        "a value": ["x" * 3_500],
+        "metadata": ToolResult(output="x", metadata={"note": "x" * 3_500}),
+        "a long text": "x" * 30_000,
+    }
+
+    @tool(read_only=True, cache_for=60 if cached else None)
+    async def look() -> Any:
+        """Look."""
+        return results[what]
+
+    executor = Executor([look], limits=Limits(max_remembered_bytes=60_000))  # Of which a half is for the newest.
+    await executor.run(call("look"), at())
+    again = await executor.run(call("look", "c-2" if cached else "c-1"), at())
+
+    assert again.origin == (("cached" if cached else "replayed") if is_kept else "run")
