@@ -121,10 +121,12 @@ async def test_who_may_not_make_a_call_does_not_learn_what_another_session_did()
 
     theirs = await closed.submit(call("pay", "c-2", invoice="R-1"), at("s-2", customer_id="ann"))
     own = await closed.submit(call("pay", "c-1", invoice="R-1"), ANN)
+    other = await closed.submit(call("pay", "c-2", invoice="R-1"), ANN)
 
     assert theirs is not None
     assert own is not None
-    assert code_of(theirs) == "permission_denied"
+    assert other is not None
+    assert [code_of(theirs), code_of(other)] == ["permission_denied"] * 2
     assert (own.output, own.origin) == ("paid R-1", "replayed")
 
 
@@ -395,3 +397,30 @@ async def test_who_waits_for_a_store_that_goes_away_is_not_told_what_was_known_b
 
     assert (code_of(result), result.tool_name) == ("unavailable", "pay")
     assert 9_800 < work.away < 9_950  # It is asked again five times a second.
+
+
+@pytest.mark.parametrize(("on_interrupt", "ran"), [(None, ["R-1", "R-2"]), ("cancel", ["R-1"])])
+async def test_a_durable_call_that_waits_for_its_turn_outlives_its_caller_unless_its_tool_says_otherwise(
+    on_interrupt: Any, ran: list[str]
+) -> None:
+    paid, slow = list[str](), Held()
+
+    @tool(durable=True, key="invoice", on_interrupt=on_interrupt)
+    async def pay(invoice: str) -> str:
+        """Pay."""
+        paid.append(invoice)
+        return await slow()
+
+    executor = Executor([pay], policy=ALLOWED, **Shop().stores)
+    first, second = (
+        asyncio.create_task(executor.run(call("pay", f"c-{number}", invoice=f"R-{number}"), ANN)) for number in (1, 2)
+    )
+    await slow.begun.wait()
+    await quiet()
+    second.cancel()
+    await asyncio.wait([second])
+    slow.go.set()
+    await first
+    await quiet()
+
+    assert paid == ran

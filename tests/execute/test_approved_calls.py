@@ -177,13 +177,20 @@ async def test_an_approval_of_a_call_that_was_cancelled_between_claim_and_handle
     assert [str(warning.message) for warning in recwarn] == []  # Its coroutine was closed.
 
 
-async def test_a_call_that_ran_has_used_its_approval_whatever_became_of_it() -> None:
-    bank = Bank()
-    await bank.approve(await bank.pay("lost"))
-    assert code_of(await bank.pay("lost")) == "outcome_unknown"
+@pytest.mark.parametrize("invoice", ["lost", "i-1"])
+async def test_a_call_that_ran_has_used_its_approval_whatever_became_of_it(invoice: str) -> None:
+    approvals = MemoryApprovals()
+    bank = Bank(approvals=approvals)
+    asked = await bank.pay(invoice)
+    await bank.approve(asked)
+    assert asked.approval is not None
+    assert (await bank.pay(invoice)).ok is (invoice != "lost")
 
-    assert await bank.executor.approvals.pending() == []
-    assert code_of(await bank.pay("lost", id="c-2", turn=2)) == "outcome_unknown"
+    used = await approvals.get(asked.approval.token)
+    assert used is not None
+    assert (used.state, await approvals.pending()) == ("used", [])
+    again = await bank.pay(invoice, id="c-2", turn=2)
+    assert code_of(again) == ("outcome_unknown" if invoice == "lost" else "approval_required")
     assert len(bank.paid) == 1
 
 

@@ -394,6 +394,24 @@ def test_no_queue_is_left_when_every_call_is_over() -> None:
     assert not scheduler.locks
 
 
+@given(st.data(), st.lists(st.sampled_from(["shared", "exclusive", "locked x", "locked y"]), max_size=8))
+def test_no_queue_is_left_in_whatever_order_calls_come_to_their_end(data: st.DataObject, kinds: list[str]) -> None:
+    scheduler = Scheduler()
+    entries = [
+        scheduler.enqueue(
+            "s",
+            "exclusive" if kind == "exclusive" else "shared",
+            lock_key=kind[7:] if kind.startswith("locked") else None,
+        )
+        for kind in kinds
+    ]
+    for entry in data.draw(st.permutations(entries)):
+        entry.release()
+        entry.release()
+
+    assert (scheduler.sessions, scheduler.locks) == ({}, {})
+
+
 @pytest.mark.parametrize("read_only", [False, True])
 async def test_calls_inside_others_whose_locks_cross_are_refused_at_once(read_only: bool) -> None:
     """Each has its own lock and wants the other's: one of them is refused, so that the other one can run."""
