@@ -371,6 +371,8 @@ async def test_a_cached_result_is_good_until_its_time_is_over() -> None:
     assert await run("c-3") == (2, "run")
     await executor.cancel_all("s-1")
     assert await run("c-4") == (3, "run")
+    await asyncio.sleep(60)
+    assert await run("c-5") == (4, "run")
 
 
 async def test_the_result_of_a_read_is_not_handed_to_an_agent_that_may_not_read_it() -> None:

@@ -387,3 +387,28 @@ async def test_what_verify_said_is_recorded_when_it_is_something_new() -> None:
         assert code_of(await executor.run(call("act"), at())) == "outcome_unknown"
 
     assert book.answers == ["failed", "cannot_tell"]  # The first one was settled with its answer.
+
+
+@pytest.mark.parametrize("ends", ["never", "with an error", "with a value"])
+@warped
+async def test_what_verify_returns_is_collected_and_what_cannot_be_leaves_the_outcome_unknown(ends: str) -> None:
+    async def find() -> str:
+        if ends == "never":
+            await asyncio.get_running_loop().create_future()
+        if ends == "with an error":
+            raise ConnectionError("away")
+        return "7"
+
+    @tool(verify=lambda arguments, context: {"receipts": (find() for _ in range(1))}, timeout=5)
+    async def act() -> None:
+        """Act."""
+        raise ConnectionError("lost")
+
+    book = Book()
+    executor = Executor([act], policy=ALLOWED, ledger=book)
+    result = await executor.run(call("act"), at())
+
+    if ends == "with a value":
+        assert (result.output, await book.state()) == ({"receipts": ["7"]}, "committed")
+    else:
+        assert (code_of(result), await book.state()) == ("outcome_unknown", "unknown")
