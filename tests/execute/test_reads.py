@@ -1,6 +1,7 @@
 """Calls without consequences: remembered by id, cached where the tool says so, never mixed up."""
 
 import asyncio
+import time
 from contextvars import ContextVar
 from typing import Any
 
@@ -371,8 +372,27 @@ async def test_a_cached_result_is_good_until_its_time_is_over() -> None:
     assert await run("c-3") == (2, "run")
     await executor.cancel_all("s-1")
     assert await run("c-4") == (3, "run")
-    await asyncio.sleep(60)
-    assert await run("c-5") == (4, "run")
+
+
+@pytest.mark.parametrize(("later", "origin"), [(59.0, "cached"), (60.0, "run")])
+async def test_a_cached_result_is_good_for_exactly_so_long(
+    later: float, origin: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [1_000.0]
+
+    @tool(read_only=True, cache_for=60)
+    async def look() -> str:
+        """Look."""
+        return "seen"
+
+    executor = Executor([look])
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    await executor.run(call("look", "c-1"), at())
+    now[0] += later
+    again = await executor.run(call("look", "c-2"), at())
+    monkeypatch.undo()
+
+    assert again.origin == origin
 
 
 async def test_the_result_of_a_read_is_not_handed_to_an_agent_that_may_not_read_it() -> None:
