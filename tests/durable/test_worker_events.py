@@ -228,16 +228,25 @@ class Told(MemoryWork):
 class Town:
     """An executor that listens and submits, and others that work, in memory."""
 
-    def __init__(self, work: Any = None, ledger: MemoryLedger | None = None, policy: Policy = ALLOWED) -> None:
+    def __init__(
+        self,
+        work: Any = None,
+        ledger: MemoryLedger | None = None,
+        policy: Policy = ALLOWED,
+        is_idempotent: bool = True,
+    ) -> None:
+        self.is_idempotent = is_idempotent
         self.work: Any = work or MemoryWork()
         self.stores = {"ledger": ledger or MemoryLedger(), "work": self.work, "approvals": MemoryApprovals()}
         self.ears = Ears()
         self.executor = self.start(listeners=[self.ears], policy=policy)
 
     def start(self, messages: int = 1, policy: Policy = ALLOWED, **options: Any) -> Executor:
-        @tool(durable=True, key="invoice", idempotent=True)
+        @tool(durable=True, key="invoice", idempotent=self.is_idempotent)
         async def pay(invoice: str, context: ToolContext[Any]) -> str:
             """Pay."""
+            if invoice == "lost":
+                raise ConnectionError("lost")
             for number in range(messages):
                 context.progress(f"{number}")
             await asyncio.sleep(1)
@@ -399,3 +408,30 @@ async def test_who_waits_for_a_call_hears_of_it_too() -> None:
 
     assert [type(told.event) for told in ears.told] == [CallStarted, Progress, CallFinished]
     assert deaf.told == []
+
+
+@warped
+async def test_a_doubt_that_ends_is_told_too_and_then_the_call_is_not_followed_any_more() -> None:
+    town = Town(is_idempotent=False)
+    id = await town.submit("lost")
+    worker = Worker(town.start())
+    assert await worker.handle(id) is not None
+    await quiet()
+    await town.executor.resolve(session_id="s-1", call_id="lost", happened=True, who="bo")
+    await town.publish("finished", "finished", id="lost")
+
+    told = [told.event.result for told in town.ears.told if isinstance(told.event, CallFinished)]
+    assert [code_of(result) for result in told] == ["outcome_unknown", None]
+
+
+@warped
+async def test_an_error_for_the_model_is_the_end_of_a_call() -> None:
+    town = Town(policy=Policy([Rule.allow("pay")]))
+    id = await town.submit()
+    closed = town.start(policy=Policy([Rule.deny("pay")]))
+    assert await Worker(closed).handle(id) is None
+    await quiet()
+    await town.publish("finished")
+
+    told = [told.event.result for told in town.ears.told if isinstance(told.event, CallFinished)]
+    assert [code_of(result) for result in told] == ["permission_denied"]

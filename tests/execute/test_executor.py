@@ -332,6 +332,7 @@ async def test_a_model_that_makes_up_names_does_not_fill_the_memory() -> None:
         assert (await executor.run(call(f"made_up_{n}", f"c-{n}"), at())).output == f"made_up_{n}"
 
     assert len(executor._pool.host_tools._compiled) == 1_000  # pyright: ignore[reportPrivateUsage]
+    assert len(executor._pool.host_tools._latest) == 1_000  # pyright: ignore[reportPrivateUsage]
 
 
 # The sync edge

@@ -9,9 +9,9 @@ import pytest
 
 from handrail import Executor, Policy, Rule, ToolCall, ToolContext, tool
 from handrail.authorize import MemoryApprovals
-from handrail.core import Event
+from handrail.core import CallStarted, Event
 from handrail.errors import ConfigError, StoreError
-from handrail.execute import CircuitBreaker, Limits, MemoryLedger, RateLimit, RetryPolicy, Timeouts
+from handrail.execute import CircuitBreaker, Limits, MemoryLedger, MemoryWork, RateLimit, RetryPolicy, Timeouts
 from tests.warped import warped
 
 
@@ -257,3 +257,53 @@ def test_a_store_without_what_a_store_has_is_refused_when_the_executor_is_built(
 
     with pytest.raises(ConfigError, match=f"got SimpleNamespace, which has no '{missing}'"):
         Executor(store=store)
+
+
+@pytest.mark.parametrize("is_audited", [True, False])
+async def test_a_ledger_that_has_an_audit_beside_it_gets_the_start_of_a_call_with_its_claim(is_audited: bool) -> None:
+    class Watched(MemoryLedger):
+        """A ledger that keeps what it is told of the start of a call."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.started: list[Any] = []
+
+        async def claim(self, entry: Any, **given: Any) -> bool:
+            self.started.append(given["started"])
+            return await super().claim(entry, **given)
+
+        async def take_over(self, entry: Any, **given: Any) -> Any:
+            self.started.append(given["started"])
+            return await super().take_over(entry, **given)
+
+    fails = [True]
+
+    @tool(idempotent=True)
+    async def pay() -> str:
+        """Pay."""
+        if fails:
+            raise ConnectionError("lost")
+        return "paid"
+
+    @tool(durable=True)
+    async def send() -> str:
+        """Send."""
+        return "sent"
+
+    store, heard = MemoryStore(), list[Event]()
+    store.ledger = ledger = Watched()
+    work = MemoryWork()
+    store.work = work  # type: ignore[attr-defined]
+    parts: dict[str, Any] = {"ledger": ledger, "approvals": store.approvals, "work": work}
+    if is_audited:
+        parts = {"store": store}
+    executor = Executor([pay, send], policy=Policy([Rule.allow("*")]), listeners=[heard.append], **parts)
+    context = ToolContext(session_id="s-1", turn=1)
+    await executor.run(ToolCall(id="c-1", name="pay"), context)
+    await executor.run(ToolCall(id="c-2", name="send"), context)
+    fails.clear()
+    assert (await executor.run(ToolCall(id="c-3", name="pay"), context)).output == "paid"  # It is taken over.
+
+    started = [event for event in heard if isinstance(event, CallStarted)]
+    assert len(started) == 3
+    assert ledger.started == (started if is_audited else [None] * 3)

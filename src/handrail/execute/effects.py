@@ -274,7 +274,7 @@ class EffectRunner:
             effect.actual = effect.sent
             if authorization.call is not effect.sent.call:
                 known = await self._apply_changes(effect, authorization, known, admission)
-            if self._is_limited or not effect.queue_entry.is_granted or running.stopped_by is not None:
+            if self._is_limited or not effect.queue_entry.is_granted:
                 await self._wait_for_turn(effect, admission)
             entry = self._build_entry(effect, known, authorization.approval)
             if self._is_written:
