@@ -277,3 +277,48 @@ def test_rows_are_renewed_once_in_a_third_of_a_lease() -> None:
     keeper.release_row(("s-1", "c-1"))
 
     assert rows.rounds == []
+
+
+def test_a_call_that_runs_for_many_rounds_is_renewed_in_each_of_them() -> None:
+    ledger = Renewals()
+    keeper, entry = keep(ledger, lease_timeout=0.03), an_entry(lease_until=0)
+    keeper.hold(entry)
+    ledger.wait(lambda ledger: len(ledger.rounds) >= 12)  # A thread with nothing to do ends after seven.
+    keeper.release(entry)
+
+
+async def test_a_call_that_is_over_is_not_renewed_any_more_by_a_ledger_that_took_its_time() -> None:
+    ledger = Renewals()
+
+    @tool
+    async def pay() -> str:
+        """Pay."""
+        return "paid"
+
+    executor = Executor([pay], policy=ALLOWED, ledger=ledger, timeouts=Timeouts(lease=LEASE))
+    assert (await executor.run(call("pay"), at())).ok
+    await asyncio.to_thread(ledger.wait, lambda ledger: ledger.ended == 1)
+
+
+async def test_a_call_whose_thread_outlives_it_is_renewed_until_its_thread_ends_also_in_memory() -> None:
+    ledger, go = Renewals(), threading.Event()
+    ledger.needs_lease = False  # type: ignore[misc]
+
+    @tool(timeout=0.01)
+    def pay() -> str:
+        """Pay."""
+        assert go.wait(PATIENCE)
+        return "paid"
+
+    executor = Executor([pay], policy=ALLOWED, ledger=ledger, timeouts=Timeouts(lease=LEASE))
+    assert code_of(await executor.run(call("pay"), at())) == "outcome_unknown"
+    await asyncio.to_thread(ledger.wait, lambda ledger: len(ledger.rounds) >= 2)
+    go.set()
+    while executor.stranded_threads:
+        await asyncio.sleep(0.001)
+    await asyncio.to_thread(ledger.wait, lambda ledger: ledger.ended == 1)
+
+    again = await executor.run(call("pay"), at())
+    assert (again.output, again.origin) == ("paid", "replayed")
+    settlement = executor._parts.settlement  # pyright: ignore[reportPrivateUsage]
+    assert not settlement._background  # pyright: ignore[reportPrivateUsage]  # Nothing of it is kept.

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from handrail import Executor, Policy, Rule, ToolContext, ToolError, ToolResult, tool
 from handrail.core import CallFinished, CallStarted, Redactor
@@ -225,8 +226,10 @@ async def test_a_record_is_tried_again_until_the_ledger_is_back() -> None:
 async def test_an_effect_whose_record_cannot_be_written_is_reported_and_never_run_again() -> None:
     book = Book()
     book.away = {"settle": -1}
+    started = asyncio.get_running_loop().time()
     result, ran, _ = await act_once(book)
 
+    assert asyncio.get_running_loop().time() - started == pytest.approx(1.25)  # It was tried four times.
     assert (result.output, result.recorded, ran) == ("acted", False, ["c-1"])
     assert await book.state() == "running"
     book.away = {}
@@ -412,3 +415,45 @@ async def test_what_verify_returns_is_collected_and_what_cannot_be_leaves_the_ou
         assert (result.output, await book.state()) == ({"receipts": ["7"]}, "committed")
     else:
         assert (code_of(result), await book.state()) == ("outcome_unknown", "unknown")
+
+
+@pytest.mark.parametrize("size", [100, 50_000])
+async def test_long_metadata_is_redacted_in_a_thread_so_that_the_loop_goes_on(size: int) -> None:
+    threads: list[int] = []
+
+    class Watched(Redactor):
+        def value(self, value: Any, **given: Any) -> Any:
+            threads.append(threading.get_ident())
+            return super().value(value, **given)
+
+    @tool
+    async def act() -> ToolResult:
+        """Act."""
+        return ToolResult(output="acted", metadata={"note": "4 " * (size // 2)})
+
+    class Written(Book):
+        is_written = True
+
+    executor = Executor([act], policy=ALLOWED, ledger=Written(), redactor=Watched(), scope="session")
+    assert (await executor.run(call("act"), at())).ok
+
+    assert [thread == threading.get_ident() for thread in threads] == [size < 10_000]
+
+
+async def test_a_doubt_says_until_when_its_handler_may_still_run() -> None:
+    @tool(timeout=100)
+    async def act() -> None:
+        """Act."""
+        raise ConnectionError("lost")
+
+    book = Book()
+    executor = Executor([act], policy=ALLOWED, ledger=book, timeouts=Timeouts(lease_grace=11))
+    await executor.run(call("act"), at())
+    [ended] = await executor.doubts()
+    entry = await book.entry()
+    assert entry is not None
+    book._write(structs.replace(entry, state="running", lease_until=1.0))  # pyright: ignore[reportPrivateUsage]
+    [may_run] = await executor.doubts()
+
+    assert ended.run_until == ended.claimed_at
+    assert may_run.run_until == pytest.approx(ended.claimed_at + 111)
