@@ -8,9 +8,10 @@ from msgspec import structs
 
 from handrail import ConfigError, Executor, Policy, Rule, ToolContext, ToolError, tool
 from handrail.authorize import MemoryApprovals
+from handrail.core import CallCancelled
 from handrail.execute import CircuitBreaker, Entry, Limits, MemoryWork, Timeouts, Worker
 from handrail.execute.work import build_work_id
-from tests.execute.helpers import ALLOWED, Book, Held, at, call, code_of, quiet
+from tests.execute.helpers import ALLOWED, Book, Heard, Held, at, call, code_of, quiet
 from tests.warped import warped
 
 ID = build_work_id("s-1", "c-1")
@@ -336,3 +337,48 @@ async def test_a_row_without_its_call_is_refused() -> None:
     assert await Worker(desk.executor).handle(ID) is None
     result = await desk.executor.wait(session_id="s-1", call_id="c-1", timeout=0)
     assert (code_of(result), result.tool_name, desk.contexts) == ("permission_denied", "pay", [])
+
+
+@warped
+async def test_a_call_that_takes_its_time_to_stop_is_told_to_stop_once_and_nothing_is_kept_of_it() -> None:
+    begun, heard = asyncio.Event(), Heard()
+
+    @tool(durable=True, on_interrupt="cancel")
+    async def pay(invoice: str) -> str:
+        """Pay."""
+        try:
+            begun.set()
+            await asyncio.get_running_loop().create_future()
+        finally:
+            await asyncio.sleep(4.5)
+        return "never"
+
+    executor = Executor([pay], policy=ALLOWED, timeouts=TIMEOUTS, **Desk().stores)
+    async with Worker(executor) as worker:
+        running = asyncio.create_task(worker.run())
+        with executor.subscribe("s-1", heard):
+            await executor.submit(call("pay", invoice="R-1"), ANN)
+            await begun.wait()
+            await executor.cancel_stored("c-1", session_id="s-1")
+            await asyncio.sleep(8)
+        assert len(heard.of(CallCancelled)) == 1
+        assert not worker._cancelled  # pyright: ignore[reportPrivateUsage]
+    await running
+
+
+@warped
+async def test_what_was_given_back_is_not_kept_either() -> None:
+    desk = Desk()
+    desk.hold = Held()
+    worker = Worker(desk.executor)
+    running = asyncio.create_task(worker.run())
+    for number in (1, 2):
+        await desk.submit(f"R-{number}", f"c-{number}")
+    await desk.hold.begun.wait()
+    draining = asyncio.create_task(worker.drain())
+    await quiet()
+    desk.hold.go.set()
+    await asyncio.wait([draining, running])
+
+    assert [item.state for item in desk.work.list_items()] == ["done", "queued"]
+    assert not worker._given_back  # pyright: ignore[reportPrivateUsage]

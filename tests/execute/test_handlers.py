@@ -11,7 +11,7 @@ from handrail import ConfigError, Decision, Executor, Policy, Rule, ToolContext,
 from handrail.core import Approval, CallFinished
 from handrail.errors import CallPausedError
 from handrail.execute import RetryPolicy, Timeouts
-from tests.execute.helpers import ALLOWED, Book, Heard, at, call, code_of
+from tests.execute.helpers import ALLOWED, Book, Heard, at, call, code_of, quiet
 from tests.warped import warped
 
 
@@ -324,18 +324,55 @@ async def test_a_retry_ends_after_its_attempts_and_what_is_not_retryable_is_not_
     assert (await executor.run(call("act"), at())).output == "after 2"
 
 
-async def test_a_call_that_waits_for_its_next_try_can_be_cancelled() -> None:
+@pytest.mark.parametrize(
+    ("options", "code"), [({"read_only": True}, "cancelled"), ({"idempotent": True}, "outcome_unknown")]
+)
+async def test_a_call_that_waits_for_its_next_try_can_be_cancelled(options: dict[str, Any], code: str) -> None:
     handler, tried, _ = flaky(9)
     executor = Executor(
-        [tool(name="act", read_only=True)(handler)], retry=RetryPolicy(max_attempts=3, initial_delay=60, max_delay=60)
+        [tool(name="act", **options)(handler)],
+        policy=ALLOWED,
+        retry=RetryPolicy(max_attempts=3, initial_delay=60, max_delay=60),
     )
     running = asyncio.create_task(executor.run(call("act"), at()))
     while not tried:
         await asyncio.sleep(0)
+    await quiet()
     assert executor.cancel("c-1", session_id="s-1")
 
-    assert code_of(await running) == "cancelled"
+    assert code_of(await running) == code
     assert len(tried) == 1
+
+
+async def test_what_a_stopped_handler_says_is_not_tried_again() -> None:
+    tries: list[int] = []
+
+    @tool(read_only=True, timeout=0.01)
+    async def act() -> None:
+        """Act."""
+        tries.append(1)
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            raise ToolError("It was busy.", code="busy", retryable=True) from None
+
+    result = await Executor([act], retry=AT_ONCE).run(call("act"), at())
+
+    assert (code_of(result), len(tries)) == ("busy", 1)
+
+
+@pytest.mark.parametrize(
+    ("options", "tries", "state"), [({"read_only": True}, 1, None), ({"idempotent": True}, 2, "committed")]
+)
+async def test_an_effect_whose_handler_does_not_know_what_happened_is_tried_again(
+    options: dict[str, Any], tries: int, state: str | None
+) -> None:
+    handler, tried, _ = flaky(1, lambda: ToolError("Nobody knows.", code="outcome_unknown"))
+    book = Book()
+    executor = Executor([tool(name="act", **options)(handler)], policy=ALLOWED, retry=AT_ONCE, ledger=book)
+    await executor.run(call("act"), at())
+
+    assert (len(tried), await book.state()) == (tries, state)
 
 
 def test_delays_double_up_to_a_maximum() -> None:
