@@ -161,6 +161,8 @@ async def test_the_lease_of_a_call_whose_task_was_cancelled_is_not_renewed_any_m
     own.cancel()  # As when the program ends.
 
     assert code_of(await paying) == "outcome_unknown"
+    await asyncio.wait([own])
+    assert own.cancelled()
     assert [doubt.call_id for doubt in await executor.doubts()] == ["c-1"]
     await asyncio.to_thread(ledger.wait, lambda ledger: ledger.ended == 1)
 

@@ -1,6 +1,7 @@
 """A handler has a deadline, and one that does not stop is answered for."""
 
 import asyncio
+import contextlib
 import time
 from dataclasses import replace
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 import pytest
 
 from handrail import ConfigError, Executor, ToolContext, ToolError, ToolResult, tool
-from handrail.core import CallFinished, CallStarted
+from handrail.core import CallFinished, CallStarted, Redactor
 from handrail.execute import Timeouts, running
 from tests.execute.helpers import ALLOWED, Book, Heard, Held, at, call, code_of, quiet
 from tests.warped import warped
@@ -399,3 +400,61 @@ async def test_a_read_whose_caller_is_cancelled_cleans_up_before_the_caller_ends
     await asyncio.wait([task])
 
     assert (task.cancelled(), cleaned) == (True, ["cleaned"])
+
+
+@pytest.mark.usefixtures("impatient")
+@warped
+async def test_a_call_whose_hook_does_not_let_go_of_it_has_its_result_and_its_session_continues() -> None:
+    reached, go, ran = asyncio.Event(), asyncio.Event(), list[str]()
+
+    class Stuck:
+        async def authorised(self, call: Any, tool: Any, decision: Any, context: Any) -> None:
+            reached.set()
+            while call.id == "c-1" and not go.is_set():
+                with contextlib.suppress(asyncio.CancelledError):
+                    await go.wait()
+
+    @tool
+    async def act() -> str:
+        """Act."""
+        ran.append("acted")
+        return "acted"
+
+    executor = Executor([act], policy=ALLOWED, hooks=[Stuck()], timeouts=Timeouts(overhead=600))
+    stuck = asyncio.create_task(executor.run(call("act"), at()))
+    await reached.wait()
+    assert executor.cancel("c-1", session_id="s-1")
+    result = await stuck
+
+    assert (code_of(result), ran) == ("cancelled", [])
+    assert "Nothing was done" in result.for_model()
+    assert (await executor.run(call("act", "c-2"), at())).output == "acted"
+    go.set()
+    await quiet()
+    assert ran == ["acted"]
+
+
+async def test_a_defect_in_the_task_of_a_call_is_a_result_and_nothing_is_left_of_the_call() -> None:
+    errors: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, error: errors.append(error))
+
+    class Written(Book):
+        is_written = True
+
+    class Broken(Redactor):
+        def arguments(self, arguments: Any, **given: Any) -> Any:
+            if arguments.get("fails"):
+                raise ValueError("broken")
+            return super().arguments(arguments, **given)
+
+    @tool
+    async def act(fails: bool = False) -> str:
+        """Act."""
+        return "acted"
+
+    executor = Executor([act], policy=ALLOWED, ledger=Written(), redactor=Broken(), scope="session")
+    failed = await executor.run(call("act", fails=True), at())
+    await quiet()
+
+    assert (code_of(failed), executor.running_calls("s-1"), errors) == ("cancelled", (), [])
+    assert (await executor.run(call("act", "c-2"), at())).output == "acted"
