@@ -154,17 +154,18 @@ async def test_a_stuck_handler_gets_an_unknown_outcome_and_its_session_continues
 
     heard, book = Heard(), Book()
     executor = Executor([stuck, act], policy=ALLOWED, ledger=book, listeners=[heard])
-    result = await executor.run(call("stuck"), at())
-    assert code_of(result) == "outcome_unknown"
-    assert not executor.running_calls("s-1")
-    assert await book.state() == "running"  # It is the truth.
+    try:
+        result = await asyncio.wait_for(executor.run(call("stuck"), at()), 600)
+        assert code_of(result) == "outcome_unknown"
+        assert not executor.running_calls("s-1")
+        assert await book.state() == "running"  # It is the truth.
 
-    assert (await executor.run(call("act", "c-2"), at())).output == "acted"
-    assert code_of(await executor.run(call("stuck"), at())) == "outcome_unknown"
-    assert code_of(await executor.run(call("stuck", "c-3"), at(turn=2))) == "outcome_unknown"
-    assert len(heard.of(CallStarted)) == 2
-
-    go.set()
+        assert (await executor.run(call("act", "c-2"), at())).output == "acted"
+        assert code_of(await executor.run(call("stuck"), at())) == "outcome_unknown"
+        assert code_of(await executor.run(call("stuck", "c-3"), at(turn=2))) == "outcome_unknown"
+        assert len(heard.of(CallStarted)) == 2
+    finally:
+        go.set()
     while await book.state() == "running":
         await asyncio.sleep(0)
     assert (await executor.run(call("stuck"), at())).output == "done in the end"
@@ -422,14 +423,15 @@ async def test_a_call_whose_hook_does_not_let_go_of_it_has_its_result_and_its_se
 
     executor = Executor([act], policy=ALLOWED, hooks=[Stuck()], timeouts=Timeouts(overhead=600))
     stuck = asyncio.create_task(executor.run(call("act"), at()))
-    await reached.wait()
-    assert executor.cancel("c-1", session_id="s-1")
-    result = await stuck
-
-    assert (code_of(result), ran) == ("cancelled", [])
-    assert "Nothing was done" in result.for_model()
-    assert (await executor.run(call("act", "c-2"), at())).output == "acted"
-    go.set()
+    try:
+        await reached.wait()
+        assert executor.cancel("c-1", session_id="s-1")
+        result = await asyncio.wait_for(stuck, 600)
+        assert (code_of(result), ran) == ("cancelled", [])
+        assert "Nothing was done" in result.for_model()
+        assert (await executor.run(call("act", "c-2"), at())).output == "acted"
+    finally:
+        go.set()
     await quiet()
     assert ran == ["acted"]
 
