@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from contextvars import Context
 from typing import Any, Literal
 
 import pytest
@@ -604,3 +605,34 @@ async def test_a_wait_for_a_lock_that_was_given_up_crosses_with_nothing() -> Non
     slow.go.set()
 
     assert [(await one).output for one in (first, second)] == ["done", "moved"]
+
+
+@pytest.mark.parametrize("options", [{}, {"lock_key": "what"}])
+async def test_what_a_caller_does_after_a_read_is_not_inside_it(options: dict[str, Any]) -> None:
+    slow = Held()
+
+    @tool(read_only=True, **options)
+    async def look(what: str) -> str:
+        """Look."""
+        return what
+
+    @tool
+    async def hang() -> str:
+        """Runs alone."""
+        return await slow()
+
+    @tool
+    async def act() -> str:
+        """Runs alone too."""
+        return "acted"
+
+    executor = Executor([look, hang, act], policy=ALLOWED)
+    await executor.run(call("look", "l", what="x"), at())
+    hanging = asyncio.create_task(executor.run(call("hang", "h"), at()), context=Context())
+    await slow.begun.wait()
+    acting = asyncio.create_task(executor.run(call("act", "a"), at()))
+    await quiet()
+    assert not acting.done()
+    slow.go.set()
+
+    assert [(await one).output for one in (hanging, acting)] == ["done", "acted"]
