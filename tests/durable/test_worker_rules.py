@@ -62,6 +62,9 @@ async def test_what_is_not_there_or_is_over_is_not_wanted_again() -> None:
     assert (await desk.row())[:2] == ("done", 1)
     assert await worker.handle(ID) is None
     assert len(desk.contexts) == 1
+    await quiet()
+    leases = desk.executor.durable.settlement.leases
+    assert not leases._rows  # pyright: ignore[reportPrivateUsage]  # Nothing is renewed any more.
 
 
 async def test_a_parked_call_is_sent_by_who_decides() -> None:
@@ -382,3 +385,27 @@ async def test_what_was_given_back_is_not_kept_either() -> None:
 
     assert [item.state for item in desk.work.list_items()] == ["done", "queued"]
     assert not worker._given_back  # pyright: ignore[reportPrivateUsage]
+
+
+@warped
+async def test_a_worker_that_is_drained_waits_for_its_delivery_to_end() -> None:
+    class Slow(FailingDelivery):
+        """A delivery that takes half a second to stop."""
+
+        is_over = False
+
+        async def serve(self, handle: Any, *, max_running: int, stopping: asyncio.Event) -> None:
+            await stopping.wait()
+            await asyncio.sleep(0.5)
+            self.is_over = True
+
+    desk, delivery = Desk(), Slow()
+    work = MemoryWork(delivery=delivery)
+    executor = Executor([desk.pay], policy=ALLOWED, timeouts=TIMEOUTS, **{**desk.stores, "work": work})
+    worker = Worker(executor)
+    running = asyncio.create_task(worker.run())
+    await quiet()
+    await worker.drain()
+
+    assert delivery.is_over
+    await running
