@@ -280,3 +280,15 @@ async def test_a_call_is_known_to_be_queued_since_it_was_and_one_that_runs_where
     assert (held.queued_at, made_here.queued_at) == (queued.queued_at, None)
     assert queued.queued_at is not None
     assert held.due_at == pytest.approx(queued.queued_at + 15)
+
+
+@pytest.mark.parametrize("state", ["parked", "waiting", "queued", "running"])
+@pytest.mark.parametrize(("late", "is_found"), [(-1.0, False), (0.0, True)])
+async def test_a_call_is_due_at_its_time(
+    state: Any, late: float, is_found: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work = MemoryWork()
+    work._items[REF] = item(state=state, owner="ann", attempts=1, due_at=1_000.0)  # pyright: ignore[reportPrivateUsage]
+    monkeypatch.setattr(time, "time", lambda: 1_000.0 + late)
+
+    assert [one.call_id for one in await work.find(resend_after=5)] == (["c-1"] if is_found else [])

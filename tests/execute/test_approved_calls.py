@@ -296,13 +296,16 @@ async def test_a_read_whose_arguments_were_changed_waits_for_the_lock_of_the_new
         assert asked.approval is not None
         await executor.approvals.approve(asked.approval.token, by="operator", who="bo", arguments=arguments)
     waiting = asyncio.create_task(executor.run(sent[0], at("s-1")))
-    assert (await executor.run(sent[1], at("s-2"))).output == "a"  # Its lock is free.
+    unchanged = await executor.run(sent[1], at("s-2"))
+    assert (unchanged.output, unchanged.notice) == ("a", "")  # Its lock is free.
     await quiet()
     assert seen == ["b", "a"]
     held.go.set()
     await holding
 
-    assert (await waiting).output == "b"
+    result = await waiting
+    assert result.output == "b"
+    assert "changed its arguments" in result.for_model()
 
 
 async def test_a_ledger_that_fails_after_a_question_was_asked_leaves_the_question() -> None:

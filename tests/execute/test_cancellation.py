@@ -540,3 +540,43 @@ async def test_a_call_that_is_cancelled_while_it_is_written_down_is_not_claimed(
 
     result = await executor.run(call("act", amount=5), at())
     assert (code_of(result), ran, await book.state()) == ("cancelled", [], None)
+
+
+@pytest.mark.parametrize(
+    ("on_interrupt", "is_running", "state"),
+    [
+        (None, False, None),
+        ("cancel", False, None),
+        (None, True, "committed"),
+        ("cancel", True, "unknown"),
+    ],
+)
+async def test_a_call_whose_caller_leaves_does_not_begin_and_one_that_has_begun_does_what_its_tool_says(
+    on_interrupt: Any, is_running: bool, state: str | None
+) -> None:
+    slow, book, ran = Held(), Book(), list[str]()
+
+    @tool
+    async def hold() -> str:
+        """Hold the session."""
+        return await slow()
+
+    @tool(on_interrupt=on_interrupt)
+    async def act() -> str:
+        """Act."""
+        ran.append("acted")
+        return await slow() if is_running else "acted"
+
+    executor = Executor([hold, act], policy=ALLOWED, ledger=book)
+    holding = None if is_running else asyncio.create_task(executor.run(call("hold", "h"), at()))
+    acting = asyncio.create_task(executor.run(call("act"), at()))
+    await slow.begun.wait()
+    await quiet()
+    acting.cancel()
+    await asyncio.wait([acting])
+    slow.go.set()
+    if holding is not None:
+        await holding
+    await quiet()
+
+    assert (ran, await book.state()) == (["acted"] * is_running, state)

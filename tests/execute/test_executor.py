@@ -572,3 +572,19 @@ async def test_the_end_of_a_session_forgets_where_its_values_came_from() -> None
 
     assert executor.get_provenance(at("s-1")) is not mine
     assert executor.get_provenance(at("s-2")) is other
+
+
+@pytest.mark.parametrize("read_only", [True, False])
+async def test_an_executor_whose_calls_have_ended_may_be_used_by_another_loop(read_only: bool) -> None:
+    @tool(read_only=read_only)
+    async def act(n: int) -> int:
+        """Act."""
+        await asyncio.sleep(0)
+        return n
+
+    executor = Executor([act], policy=ALLOWED)
+    here = await executor.run(call("act", "c-1", n=1), at())
+    there = await asyncio.to_thread(asyncio.run, executor.run(call("act", "c-2", n=2), at()))
+    again = await executor.run(call("act", "c-3", n=3), at())
+
+    assert [one.output for one in (here, there, again)] == [1, 2, 3]

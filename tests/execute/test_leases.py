@@ -237,14 +237,15 @@ class Rows(MemoryWork):
 
 
 def test_the_rows_of_stored_calls_are_renewed_from_when_they_are_taken_until_they_are_not_ours_any_more() -> None:
-    rows = Rows()
-    keeper = keep(Renewals(), owner="ann", work=rows)
+    rows, ledger = Rows(), Renewals()
+    keeper = keep(ledger, owner="ann", work=rows)
     durable = an_entry(call_id="c-2", lease_until=0, is_durable=True)
     keeper.hold_row(("s-1", "c-1"))
     rows.wait({"c-1"})
     rows.wait({"c-1"})  # Also after a round that failed.
     keeper.hold(durable)
-    keeper.hold(an_entry(call_id="c-3", lease_until=0))
+    other = an_entry(call_id="c-3", lease_until=0)
+    keeper.hold(other)
     rows.wait({"c-1", "c-2"})
     keeper.release_row(("s-1", "c-1"))
     rows.wait({"c-2"})
@@ -252,7 +253,11 @@ def test_the_rows_of_stored_calls_are_renewed_from_when_they_are_taken_until_the
     keeper.release(durable)
     rows.wait({"c-4"})
     keeper.release_row(("s-1", "c-4"))
+    count = len(ledger.rounds)
+    ledger.wait(lambda ledger: len(ledger.rounds) >= count + 3)  # Its entry is held: there are no rows to renew.
+    keeper.release(other)
 
+    assert all(ids for ids, _, _ in rows.rounds)
     assert {(owner, lease) for _, owner, lease in rows.rounds} == {("ann", LEASE)}
 
 

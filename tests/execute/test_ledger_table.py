@@ -332,6 +332,17 @@ async def test_media_that_is_not_there_takes_no_room() -> None:
     assert first.recorded.text == "[The result of `pay` is left out: it is not kept any more.]"
     assert second.recorded.text == "t" * 1_500
 
+    ledger = MemoryLedger(max_bytes=5_000)
+    omitted = [an_entry(f"c-{number}", key=f"k-{number}") for number in range(3)]
+    for entry in omitted:
+        await done(ledger, entry, "t" * 1_500, media=(part.omit("too large"),))
+    found = [(await recall(ledger, entry)).by_id for entry in omitted]
+    assert [one is not None and one.recorded is not None and one.recorded.text == "t" * 1_500 for one in found] == [
+        True,
+        True,
+        True,
+    ]
+
 
 @pytest.mark.parametrize(
     "long",

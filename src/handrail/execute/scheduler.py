@@ -187,7 +187,7 @@ class QueueEntry(Struct, eq=False):
         """The entries, with a lock, of the calls that this one is inside of."""
         around, scope = set[QueueEntry](), self.parent
         while scope is not None:
-            if scope.entry is not None and not scope.is_over:
+            if scope.entry is not None:  # That of a call that is over holds nothing.
                 around.add(scope.entry)
             scope = scope.parent
         return around
