@@ -3,7 +3,8 @@
 import asyncio
 import contextlib
 import json
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 from handrail import Policy, Rule, ToolCall, ToolContext, ToolResult
@@ -25,6 +26,11 @@ def at(session_id: str = "s-1", turn: int = 1, **more: Any) -> ToolContext[Any]:
 
 def code_of(result: ToolResult) -> str | None:
     return result.error.code if result.error else None
+
+
+def list_unawaited(warned: Iterable[warnings.WarningMessage]) -> list[str]:
+    """The warnings of `recwarn` about coroutines that were neither awaited nor closed."""
+    return [text for warning in warned if "never awaited" in (text := str(warning.message))]
 
 
 class Heard(list[Event]):

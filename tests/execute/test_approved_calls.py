@@ -10,7 +10,7 @@ from handrail import Executor, Policy, Rule, ToolContext, ToolResult, tool
 from handrail.authorize import MemoryApprovals
 from handrail.core import CallFinished, CallStarted
 from handrail.execute import Entry, MemoryLedger
-from tests.execute.helpers import Book, Heard, Held, at, call, code_of, quiet
+from tests.execute.helpers import Book, Heard, Held, at, call, code_of, list_unawaited, quiet
 
 OPERATOR = Policy([Rule.ask("pay", by="operator", where={"amount": {"above": 100}}), Rule.allow("pay")])
 
@@ -174,7 +174,7 @@ async def test_an_approval_of_a_call_that_was_cancelled_between_claim_and_handle
     assert (await ledger.state(), bank.paid) == ("failed", [])
     again = await bank.pay(id="c-2")
     assert (again.output, bank.paid) == ("paid 300", [("i-1", 300)])
-    assert [str(warning.message) for warning in recwarn] == []  # Its coroutine was closed.
+    assert list_unawaited(recwarn) == []  # Its coroutine was closed.
 
 
 @pytest.mark.parametrize("invoice", ["lost", "i-1"])

@@ -25,7 +25,7 @@ from handrail import (
 )
 from handrail.core import CallFinished, CallIgnored, CallStarted
 from handrail.execute import Limits, Timeouts
-from tests.execute.helpers import ALLOWED, Heard, at, call
+from tests.execute.helpers import ALLOWED, Heard, at, call, list_unawaited
 from tests.tools import pay
 
 
@@ -376,7 +376,7 @@ def test_a_caller_without_a_loop_guards_the_tools_of_its_host(is_async: bool) ->
 async def test_the_sync_form_refuses_to_block_a_running_loop(recwarn: pytest.WarningsRecorder) -> None:
     with pytest.raises(ConfigError, match="await the async form"):
         Executor([echo]).run_sync(call("echo", text="hi"), at())
-    assert list(recwarn) == []  # What it would have run is closed.
+    assert list_unawaited(recwarn) == []  # What it would have run is closed.
 
 
 HERE: ContextVar[str] = ContextVar("HERE", default="nowhere")

@@ -9,7 +9,7 @@ from msgspec import structs
 from handrail import Executor, Policy, Provenance, Rule, ToolError, tool
 from handrail.core import ApprovalDecided, CallFinished
 from handrail.execute import MemoryLedger, Timeouts
-from tests.execute.helpers import ALLOWED, Heard, Held, at, call, code_of
+from tests.execute.helpers import ALLOWED, Heard, Held, at, call, code_of, list_unawaited
 
 
 class Shop:
@@ -126,7 +126,7 @@ async def test_a_wait_for_another_process_that_is_cancelled_does_not_say_that_no
     assert code_of(await asyncio.wait_for(waiting, 20)) == "in_progress"
     shop.held.go.set()
     assert ((await running).output, shop.runs) == ("done", 1)
-    assert list(recwarn) == []  # What it would have waited for is closed.
+    assert list_unawaited(recwarn) == []  # What it would have waited for is closed.
 
 
 class SharedLedger(MemoryLedger):

@@ -16,7 +16,7 @@ from handrail.core import Progress
 from handrail.errors import ThreadsStrandedError
 from handrail.execute import Limits, MemoryLedger, Timeouts
 from handrail.execute.threads import WorkerThreads
-from tests.execute.helpers import ALLOWED, Book, Heard, at, call, code_of
+from tests.execute.helpers import ALLOWED, Book, Heard, at, call, code_of, list_unawaited
 
 WHO: ContextVar[str] = ContextVar("WHO", default="nobody")
 
@@ -513,7 +513,7 @@ async def test_a_thread_that_ends_late_with_code_that_never_ran_leaves_the_outco
         await asyncio.sleep(0.001)
 
     assert await book.state() == "unknown"
-    assert list(recwarn) == []
+    assert list_unawaited(recwarn) == []
 
 
 async def test_no_thread_of_ours_keeps_the_program_from_ending(latch: Latch) -> None:
