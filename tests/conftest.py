@@ -8,13 +8,16 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import Phase, settings
 
 CI = os.environ.get("CI") == "true"
 
 settings.register_profile("dev", deadline=None)
 settings.register_profile("ci", max_examples=50, derandomize=True, deadline=None, print_blob=True)
-settings.register_profile("quick", max_examples=10, derandomize=True, deadline=None)
+# For `benchmarks.mutants`, and a second Python in CI: to look for a shorter example can take five minutes.
+settings.register_profile(
+    "quick", max_examples=10, derandomize=True, deadline=None, phases=[Phase.explicit, Phase.generate]
+)
 settings.register_profile("full", max_examples=2_000, deadline=None, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if CI else "dev"))
 

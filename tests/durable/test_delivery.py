@@ -132,3 +132,25 @@ async def test_what_cannot_be_handled_now_comes_again_when_it_asked_for() -> Non
         assert handler.ids == ["c-1"]
         await asyncio.sleep(2)
         assert handler.ids == ["c-1", "c-1"]
+
+
+@warped
+async def test_an_id_that_cannot_be_sent_again_is_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    class Full(MemoryDelivery):
+        """A delivery that takes one id."""
+
+        async def send(self, id: str, *, tenant: str | None, priority: int) -> None:
+            if self.is_full:
+                raise ConnectionError("full")
+            await super().send(id, tenant=tenant, priority=priority)
+
+        is_full = False
+
+    delivery, handler = Full(), Handler(again=[30.0])
+    await delivery.send("c-1", tenant="a", priority=0)
+    delivery.is_full = True
+    async with serving(delivery, handler):
+        await asyncio.sleep(31)
+
+    assert handler.ids == ["c-1"]
+    assert "a call could not be sent again" in caplog.text

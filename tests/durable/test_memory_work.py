@@ -1,6 +1,7 @@
 """The rules of stored calls, one by one, in memory; `test_work_machine` tries them in any order, in databases, too."""
 
 import asyncio
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -243,3 +244,51 @@ async def test_an_answer_wakes_the_calls_that_wait_for_it() -> None:
 
     assert [one.call_id for one in await work.wake("t-1")] == ["c-0", "c-1"]
     assert await work.wake("t-1") == []
+
+
+@pytest.mark.parametrize(
+    ("before", "due_in", "is_due"),
+    [("queued", 1_000, True), ("queued", 30, False), ("running", 1_000, False), ("queued", 0, True)],
+)
+@warped
+async def test_a_call_that_seems_to_be_due_in_a_long_time_was_queued_before_the_clock_jumped(
+    before: Any, due_in: float, is_due: bool
+) -> None:
+    work = MemoryWork()
+    work._items[REF] = item(  # pyright: ignore[reportPrivateUsage]
+        state=before, owner="ann" if before == "running" else None, attempts=1, due_at=time.time() + due_in
+    )
+
+    assert [one.call_id for one in await work.find(resend_after=0)] == (["c-1"] if is_due else [])
+    assert (await take(work, "bob") is not None) is is_due
+
+
+@warped
+async def test_a_call_is_known_to_be_queued_since_it_was_and_one_that_runs_where_it_was_made_never_was() -> None:
+    work = MemoryWork()
+    await work.put(item())
+    queued = await work.get(**WHICH)
+    await asyncio.sleep(5)
+    await work.hold(item(owner="ann"), lease=10)
+    held = await work.get(**WHICH)
+    await work.hold(item("c-2", owner="ann"), lease=10)
+    made_here = await work.get(session_id="s-1", call_id="c-2")
+
+    assert queued is not None
+    assert held is not None
+    assert made_here is not None
+    assert (held.queued_at, made_here.queued_at) == (queued.queued_at, None)
+    assert queued.queued_at is not None
+    assert held.due_at == pytest.approx(queued.queued_at + 15)
+
+
+@pytest.mark.parametrize("state", ["parked", "waiting", "queued", "running"])
+@pytest.mark.parametrize(("late", "is_found"), [(-1.0, False), (0.0, True)])
+async def test_a_call_is_due_at_its_time(
+    state: Any, late: float, is_found: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work = MemoryWork()
+    work._items[REF] = item(state=state, owner="ann", attempts=1, due_at=1_000.0)  # pyright: ignore[reportPrivateUsage]
+    monkeypatch.setattr(time, "time", lambda: 1_000.0 + late)
+
+    assert [one.call_id for one in await work.find(resend_after=5)] == (["c-1"] if is_found else [])

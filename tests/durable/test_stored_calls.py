@@ -4,6 +4,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from handrail import ConfigError, Decision, Executor, Policy, Rule, ToolError, ToolResult, tool
 from handrail.authorize import MemoryApprovals
@@ -120,10 +121,12 @@ async def test_who_may_not_make_a_call_does_not_learn_what_another_session_did()
 
     theirs = await closed.submit(call("pay", "c-2", invoice="R-1"), at("s-2", customer_id="ann"))
     own = await closed.submit(call("pay", "c-1", invoice="R-1"), ANN)
+    other = await closed.submit(call("pay", "c-2", invoice="R-1"), ANN)
 
     assert theirs is not None
     assert own is not None
-    assert code_of(theirs) == "permission_denied"
+    assert other is not None
+    assert [code_of(theirs), code_of(other)] == ["permission_denied"] * 2
     assert (own.output, own.origin) == ("paid R-1", "replayed")
 
 
@@ -239,9 +242,31 @@ async def test_a_decision_that_is_known_wakes_its_call_and_others_do_not() -> No
     await quiet()
 
     assert shop.rows == {"c-1": "parked", "c-2": "queued"}
+    assert not executor.durable._sending  # pyright: ignore[reportPrivateUsage]  # Nothing of it is kept.
     assert code_of(await executor.wait(session_id="s-1", call_id="c-1", timeout=0)) == "approval_required"
     await work_off(executor)
     assert (shop.rows, shop.paid) == ({"c-1": "parked", "c-2": "done"}, ["R-2"])
+
+
+async def test_a_call_whose_question_is_answered_before_it_is_parked_is_run_at_once() -> None:
+    shop = Shop()
+
+    class Answered(MemoryWork):
+        """An operator is faster than the store."""
+
+        async def park(self, item: WorkItem, **given: Any) -> Any:
+            assert item.approval is not None
+            await executor.approvals.approve(item.approval, by="operator", who="bo")
+            return await super().park(item, **given)
+
+    shop.work = shop.stores["work"] = Answered()
+    executor = shop.start(Policy([Rule.ask("pay", by="operator")]))
+    asked = await executor.submit(call("pay", invoice="R-1"), ANN)
+    assert asked is not None
+    assert (code_of(asked), shop.rows) == ("approval_required", {"c-1": "queued"})
+
+    await work_off(executor)
+    assert (shop.rows, shop.paid) == ({"c-1": "done"}, ["R-1"])
 
 
 async def test_a_question_that_nobody_can_find_any_more_leaves_a_call_in_progress() -> None:
@@ -265,3 +290,137 @@ async def test_what_has_begun_is_not_cancelled_as_if_nothing_had_happened() -> N
     assert code_of(await other.wait(session_id="s-1", call_id="c-1", timeout=0)) == "in_progress"
     shop.hold.go.set()
     await running
+
+
+async def test_a_call_that_cannot_be_parked_has_its_question_and_no_row() -> None:
+    class Away(MemoryWork):
+        async def park(self, item: WorkItem, **given: Any) -> Any:
+            raise ConnectionError("away")
+
+    shop = Shop()
+    shop.work = shop.stores["work"] = Away()
+    executor = shop.start(Policy([Rule.ask("pay", by="operator")]))
+    for number, asked in enumerate(
+        (
+            await executor.submit(call("pay", "c-1", invoice="R-1"), ANN),
+            await executor.run(call("pay", "c-2", invoice="R-2"), ANN),
+        ),
+        start=1,
+    ):
+        assert asked is not None
+        assert (code_of(asked), len(await executor.approvals.pending())) == ("approval_required", 2), number
+    assert shop.rows == {}
+
+
+@pytest.mark.parametrize("is_away", [False, True])
+async def test_a_stored_call_that_would_repeat_what_was_done_meanwhile_is_asked_about(is_away: bool) -> None:
+    class Away(MemoryWork):
+        async def park(self, item: WorkItem, **given: Any) -> Any:
+            if is_away:
+                raise ConnectionError("away")
+            return await super().park(item, **given)
+
+    shop = Shop()
+    shop.work = shop.stores["work"] = Away()
+    executor = shop.start()
+    assert await executor.submit(call("pay", invoice="R-1"), ANN, priority=7) is None
+    assert (await executor.run(call("pay", "c-2", invoice="R-1"), at("s-2", customer_id="ann"))).ok
+    assert await Worker(executor).handle("s-1/c-1") is None
+
+    result = await executor.wait(session_id="s-1", call_id="c-1", timeout=0)
+    assert (code_of(result), shop.paid) == ("approval_required", ["R-1"])
+    row = await shop.row()
+    assert (row.state, row.priority, row.owner) == ("done" if is_away else "parked", 7, None)
+
+
+async def test_a_stored_call_that_is_verified_by_who_looks_it_up_has_ended() -> None:
+    said: list[bool | None] = [None]
+
+    @tool(durable=True, verify=lambda arguments, context: said[0])
+    async def pay(invoice: str) -> str:
+        """Pay."""
+        raise ConnectionError("lost")
+
+    shop = Shop()
+    executor = Executor([pay], policy=ALLOWED, **shop.stores)
+    assert code_of(await executor.run(call("pay", invoice="R-1"), ANN)) == "outcome_unknown"
+    assert shop.rows == {"c-1": "running"}
+    said[0] = True
+    found = await executor.look_up(call("pay", invoice="R-1"), ANN)
+
+    assert found is not None
+    assert (found.ok, shop.rows) == (True, {"c-1": "done"})
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        {"tenant_id": "t-2"},
+        {"tenant_id": None},
+        {"session_id": "s-2"},
+        {"call_id": "c-2"},
+        {"tool": "sell"},
+        {"definition": "another"},
+        {"customer_id": "eve"},
+        {"agent_id": "another"},
+        {"turn": 9},
+        {"wakes": 9},
+        {"call": call("pay", invoice="R-666")},
+        {"sent_call": call("pay", invoice="R-666")},
+        {"decision": Decision(action="ask")},
+        {"approval": "apr_forged"},
+        {"repeat": 1},
+    ],
+    ids=lambda forged: next(iter(forged)),
+)
+async def test_a_row_is_sealed_with_everything_that_was_decided_about(forged: dict[str, Any]) -> None:
+    shop = Shop()
+    executor = shop.start()
+    await executor.submit(call("pay", invoice="R-1"), at(customer_id="ann", tenant_id="t-1", agent_id="bot"))
+    row = await shop.row()
+
+    assert executor.durable.is_sealed(row)
+    assert executor.durable.is_sealed(structs.replace(row, attempts=3, owner="w", state="running", priority=5))
+    assert not executor.durable.is_sealed(structs.replace(row, **forged))
+
+
+@warped
+async def test_who_waits_for_a_store_that_goes_away_is_not_told_what_was_known_before() -> None:
+    shop = Shop()
+    shop.work = shop.stores["work"] = work = AwayWork()
+    executor = shop.start()
+    await executor.submit(call("pay", invoice="R-1"), ANN)
+    waiting = asyncio.create_task(executor.wait(session_id="s-1", call_id="c-1", timeout=30))
+    await asyncio.sleep(10)
+    work.away = 10_000
+    result = await waiting
+
+    assert (code_of(result), result.tool_name) == ("unavailable", "pay")
+    assert 9_800 < work.away < 9_950  # It is asked again five times a second.
+
+
+@pytest.mark.parametrize(("on_interrupt", "ran"), [(None, ["R-1", "R-2"]), ("cancel", ["R-1"])])
+async def test_a_durable_call_that_waits_for_its_turn_outlives_its_caller_unless_its_tool_says_otherwise(
+    on_interrupt: Any, ran: list[str]
+) -> None:
+    paid, slow = list[str](), Held()
+
+    @tool(durable=True, key="invoice", on_interrupt=on_interrupt)
+    async def pay(invoice: str) -> str:
+        """Pay."""
+        paid.append(invoice)
+        return await slow()
+
+    executor = Executor([pay], policy=ALLOWED, **Shop().stores)
+    first, second = (
+        asyncio.create_task(executor.run(call("pay", f"c-{number}", invoice=f"R-{number}"), ANN)) for number in (1, 2)
+    )
+    await slow.begun.wait()
+    await quiet()
+    second.cancel()
+    await asyncio.wait([second])
+    slow.go.set()
+    await first
+    await quiet()
+
+    assert paid == ran

@@ -1,7 +1,7 @@
 """Events of a call reach the listeners of the process that submitted it, while another one runs it."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -10,16 +10,18 @@ import pytest
 from cryptography.fernet import Fernet
 from sqlalchemy import text
 
-from handrail import Executor, ToolContext, tool
+from handrail import Executor, Policy, Rule, ToolContext, tool
 from handrail.authorize import MemoryApprovals
-from handrail.core import CallFinished, CallQueued, CallStarted, Event, Progress, WorkerEvent
+from handrail.core import CallFinished, CallQueued, CallStarted, CallTakenOver, Event, Progress, WorkerEvent
 from handrail.execute import MemoryLedger, MemoryWork, Timeouts, Worker
+from handrail.execute.stored_calls import build_work_id
 from handrail.execute.worker_notices import CallNotice
 from handrail.store import open_store
 from tests.durable.workers import CONTEXT, Effects, WorkerProcess, build_call, build_executor
-from tests.execute.helpers import ALLOWED, at, call, code_of
+from tests.execute.helpers import ALLOWED, at, call, code_of, quiet
 from tests.postgres import DATABASES, new_database
 from tests.postgres import postgres as postgres
+from tests.warped import warped
 
 SECRET = "sk-abcdefghijklmnopqrstuvwxyz0123456789"
 ANN = at(customer_id="ann", tenant_id="t-1")
@@ -202,3 +204,234 @@ async def test_another_process_is_heard(tmp_path: Path, request: pytest.FixtureR
             await process.kill()
     assert [type(told.event) for told in ears.told] == [CallStarted, CallFinished]
     assert executor.owner not in {told.worker for told in ears.told}
+
+
+# What is told of which call, in memory.
+
+
+class Told(MemoryWork):
+    """Stored calls that keep what they publish, and take their time for it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rounds: list[list[str]] = []
+        self.is_away = False
+
+    async def publish(self, notices: Sequence[CallNotice]) -> None:
+        await asyncio.sleep(0.5)
+        if self.is_away:
+            raise ConnectionError("away")
+        self.rounds.append([notice.kind for notice in notices])
+        await super().publish(notices)
+
+
+class Town:
+    """An executor that listens and submits, and others that work, in memory."""
+
+    def __init__(
+        self,
+        work: Any = None,
+        ledger: MemoryLedger | None = None,
+        policy: Policy = ALLOWED,
+        is_idempotent: bool = True,
+    ) -> None:
+        self.is_idempotent = is_idempotent
+        self.work: Any = work or MemoryWork()
+        self.stores = {"ledger": ledger or MemoryLedger(), "work": self.work, "approvals": MemoryApprovals()}
+        self.ears = Ears()
+        self.executor = self.start(listeners=[self.ears], policy=policy)
+
+    def start(self, messages: int = 1, policy: Policy = ALLOWED, **options: Any) -> Executor:
+        @tool(durable=True, key="invoice", idempotent=self.is_idempotent)
+        async def pay(invoice: str, context: ToolContext[Any]) -> str:
+            """Pay."""
+            if invoice == "lost":
+                raise ConnectionError("lost")
+            for number in range(messages):
+                context.progress(f"{number}")
+            await asyncio.sleep(1)
+            return "paid"
+
+        return Executor(
+            [pay], policy=policy, timeouts=Timeouts(lease=12, call=5, lease_grace=1), **self.stores, **options
+        )
+
+    async def submit(self, id: str = "c-1") -> str:
+        """Store a call; its id for a worker."""
+        assert await self.executor.submit(call("pay", id, invoice=id), ANN) is None
+        return build_work_id("s-1", id)
+
+    def list_told(self) -> list[str]:
+        return [type(told.event).__name__ for told in self.ears.told]
+
+    async def publish(self, *kinds: Any, id: str = "c-1") -> None:
+        """Tell something, as a worker of another process does."""
+        await self.work.publish(
+            [CallNotice(session_id="s-1", call_id=id, worker="w", kind=kind, at=1.0) for kind in kinds]
+        )
+        await quiet()
+
+
+@warped
+async def test_what_an_executor_runs_itself_its_listeners_hear_once() -> None:
+    town = Town()
+    assert await Worker(town.executor).handle(await town.submit()) is None
+    await quiet()
+
+    assert town.list_told() == []
+    assert len([event for event in town.ears.heard if isinstance(event, CallFinished)]) == 1
+
+
+@warped
+async def test_a_takeover_by_a_worker_is_told_with_who_had_the_call() -> None:
+    class Forgetful(MemoryLedger):
+        """A ledger that loses what became of the first call."""
+
+        is_lost = False
+
+        async def settle(self, entry: Any, **given: Any) -> None:
+            if self.is_lost:
+                await super().settle(entry, **given)
+            self.is_lost = True
+
+    town = Town(ledger=Forgetful())
+    id = await town.submit()
+    first, second = town.start(), town.start()
+    await Worker(first).handle(id)
+    await quiet()
+    town.ears.heard.clear()
+    await asyncio.sleep(30)  # Time is the subject: the lease is over.
+    await Worker(second).handle(id)
+    await quiet()
+
+    assert "CallTakenOver" in town.list_told()
+    [taken] = [told.event for told in town.ears.told if isinstance(told.event, CallTakenOver)]
+    assert (taken.previous_owner, taken.owner, taken.call.id) == (first.owner, second.owner, "c-1")
+    row = await town.work.get(session_id="s-1", call_id="c-1")
+    assert row is not None
+    assert row.state == "done"
+
+
+@warped
+async def test_a_call_that_has_ended_is_not_followed_any_more_and_one_that_has_not_ended_has_no_end() -> None:
+    town = Town()
+    id = await town.submit()
+    await town.publish("started", "finished")  # Nothing has ended: the store is asked.
+    await town.publish("started", id="c-2")  # Nobody asked for it.
+    assert town.list_told() == ["CallStarted"]
+    await Worker(town.start()).handle(id)
+    await quiet()
+    told = ["CallStarted", "CallStarted", "Progress", "CallFinished"]
+    assert town.list_told() == told
+
+    await town.publish("started", "finished")
+    assert town.list_told() == told
+
+
+@warped
+async def test_so_many_notices_wait_to_be_sent_and_so_many_to_be_handed_over() -> None:
+    town = Town(work=Told())
+    worker = Worker(town.start(messages=1_500))
+    id = await town.submit()
+    await worker.handle(id)
+    await worker.drain()  # What was said is sent before it ends.
+
+    assert [len(kinds) for kinds in town.work.rounds] == [1_000, 1]
+    assert town.list_told() == ["CallStarted", *["Progress"] * 999, "CallFinished"]
+    await town.submit("c-2")
+    town.ears.heard.clear()
+    await town.publish(*["progress"] * 1_500, id="c-2")
+    assert town.list_told() == ["Progress"] * 1_000
+
+
+@warped
+async def test_so_many_calls_are_followed_and_the_oldest_is_forgotten_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("handrail.execute.worker_events._MAX_FOLLOWED", 2)
+    town = Town()
+    for number in range(3):
+        await town.submit(f"c-{number}")
+    for number in range(3):
+        await town.publish("started", id=f"c-{number}")
+
+    assert [told.event.call.id for told in town.ears.told if isinstance(told.event, CallStarted)] == ["c-1", "c-2"]
+
+
+@warped
+async def test_notices_that_cannot_be_sent_are_lost_and_the_call_is_done() -> None:
+    town = Town(work=Told())
+    town.work.is_away = True
+    worker = Worker(town.start())
+    assert await worker.handle(await town.submit()) is None
+    await worker.drain()
+
+    assert town.list_told() == []
+    assert (await town.executor.wait(session_id="s-1", call_id="c-1", timeout=0)).output == "paid"
+
+
+@warped
+async def test_a_store_that_cannot_notify_stores_calls_that_nobody_hears() -> None:
+    members = {name: one for name, one in vars(MemoryWork).items() if name not in ("publish", "subscribe")}
+    silent = type("Silent", (), {name: one for name, one in members.items() if name not in ("__dict__", "__weakref__")})
+    town = Town(work=silent())
+    id = await town.submit()
+    assert not (await town.work.get(session_id="s-1", call_id="c-1")).is_heard
+    assert await Worker(town.start()).handle(id) is None
+
+    assert town.list_told() == []
+
+
+@warped
+async def test_a_call_that_somebody_has_to_agree_to_is_heard_from_its_answer_on() -> None:
+    town = Town(policy=Policy([Rule.ask("pay", by="operator")]))
+    asked = await town.executor.run(call("pay", invoice="R-1"), ANN)
+    assert asked.approval is not None
+    await town.executor.approvals.approve(asked.approval.token, by="operator", who="bo")
+    await Worker(town.start(policy=ALLOWED)).handle(build_work_id("s-1", "c-1"))
+    await quiet()
+
+    assert town.list_told() == ["CallStarted", "Progress", "CallFinished"]
+
+
+@warped
+async def test_who_waits_for_a_call_hears_of_it_too() -> None:
+    town, ears, deaf = Town(), Ears(), Ears()
+    id = await town.submit()
+    other, silent = town.start(listeners=[ears]), town.start()
+    with silent.subscribe("another session", deaf):
+        waiting = [
+            asyncio.create_task(one.wait(session_id="s-1", call_id="c-1", timeout=60)) for one in (other, silent)
+        ]
+        await quiet()
+        await Worker(town.start()).handle(id)
+        assert [(await one).output for one in waiting] == ["paid"] * 2
+        await quiet()
+
+    assert [type(told.event) for told in ears.told] == [CallStarted, Progress, CallFinished]
+    assert deaf.told == []
+
+
+@warped
+async def test_a_doubt_that_ends_is_told_too_and_then_the_call_is_not_followed_any_more() -> None:
+    town = Town(is_idempotent=False)
+    id = await town.submit("lost")
+    worker = Worker(town.start())
+    assert await worker.handle(id) is not None
+    await quiet()
+    await town.executor.resolve(session_id="s-1", call_id="lost", happened=True, who="bo")
+    await town.publish("finished", "finished", id="lost")
+
+    told = [told.event.result for told in town.ears.told if isinstance(told.event, CallFinished)]
+    assert [code_of(result) for result in told] == ["outcome_unknown", None]
+
+
+@warped
+async def test_an_error_for_the_model_is_the_end_of_a_call() -> None:
+    town = Town(policy=Policy([Rule.allow("pay")]))
+    id = await town.submit()
+    closed = town.start(policy=Policy([Rule.deny("pay")]))
+    assert await Worker(closed).handle(id) is None
+    await quiet()
+    await town.publish("finished")
+
+    told = [told.event.result for told in town.ears.told if isinstance(told.event, CallFinished)]
+    assert [code_of(result) for result in told] == ["permission_denied"]

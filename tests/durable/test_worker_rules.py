@@ -4,12 +4,14 @@ import asyncio
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from handrail import ConfigError, Executor, Policy, Rule, ToolContext, ToolError, tool
 from handrail.authorize import MemoryApprovals
-from handrail.execute import CircuitBreaker, Limits, MemoryWork, Timeouts, Worker
+from handrail.core import CallCancelled
+from handrail.execute import CircuitBreaker, Entry, Limits, MemoryWork, Timeouts, Worker
 from handrail.execute.stored_calls import build_work_id
-from tests.execute.helpers import ALLOWED, Book, Held, at, call, code_of, quiet
+from tests.execute.helpers import ALLOWED, Book, Heard, Held, at, call, code_of, quiet
 from tests.warped import warped
 
 ID = build_work_id("s-1", "c-1")
@@ -60,6 +62,9 @@ async def test_what_is_not_there_or_is_over_is_not_wanted_again() -> None:
     assert (await desk.row())[:2] == ("done", 1)
     assert await worker.handle(ID) is None
     assert len(desk.contexts) == 1
+    await quiet()
+    leases = desk.executor.durable.settlement.leases
+    assert not leases._rows  # pyright: ignore[reportPrivateUsage]  # Nothing is renewed any more.
 
 
 async def test_a_parked_call_is_sent_by_who_decides() -> None:
@@ -162,17 +167,26 @@ async def test_a_doubt_waits_and_an_error_for_the_model_is_final() -> None:
 
 @warped
 async def test_a_call_whose_row_was_left_open_ends_with_what_the_ledger_has() -> None:
+    class Torn(Book):
+        """A ledger that settles a call, and loses that its row has ended."""
+
+        async def settle(self, entry: Entry, **given: Any) -> None:
+            await super().settle(entry)
+
     desk = Desk()
-    await desk.submit()
-    worker = Worker(desk.executor)
-    await worker.handle(ID)
-    done = await desk.work.get(session_id="s-1", call_id="c-1")
-    assert done is not None
-    await desk.submit()
-    again = await desk.executor.submit(call("pay", invoice="R-1"), ANN)
+    desk.ledger = desk.stores["ledger"] = Torn()
+    executor = Executor([desk.pay], policy=ALLOWED, timeouts=TIMEOUTS, **desk.stores)
+    assert await executor.submit(call("pay", invoice="R-1"), ANN) is None
+    assert await Worker(executor).handle(ID) is None
+    assert (await desk.row())[:2] == ("running", 1)
+    await asyncio.sleep(12)  # Time is the subject: the lease is over.
+
+    assert await Worker(executor).handle(ID) is None
+    assert (await desk.row())[:2] == ("done", 2)
+    assert len(desk.contexts) == 1
+    again = await executor.submit(call("pay", invoice="R-1"), ANN)
     assert again is not None
     assert again.origin == "replayed"
-    assert len(desk.contexts) == 1
 
 
 @pytest.mark.parametrize("made", [None, "a text", at("other", turn=9, customer_id="eve", tenant_id="x")])
@@ -272,3 +286,126 @@ def test_a_worker_runs_at_least_one_call() -> None:
     Worker(desk.executor, max_running=1)
     with pytest.raises(ConfigError, match="max_running must be at least 1, got 0"):
         Worker(desk.executor, max_running=0)
+
+
+@warped
+async def test_a_worker_that_is_drained_leaves_what_still_runs_after_the_grace_to_its_lease() -> None:
+    desk = Desk()
+    desk.hold = Held()
+    worker = Worker(desk.executor)
+    running = asyncio.create_task(worker.run())
+    await desk.submit()
+    await desk.hold.begun.wait()
+    started = asyncio.get_running_loop().time()
+    await worker.drain(grace=5)
+    await asyncio.wait_for(running, 60)
+
+    assert asyncio.get_running_loop().time() - started < 10
+    assert (worker.running, (await desk.row())[0]) == (1, "running")
+    desk.hold.go.set()
+    await quiet()
+    assert (worker.running, (await desk.row())[0]) == (0, "done")
+
+
+@warped
+async def test_a_store_that_cannot_be_looked_through_is_asked_again_and_less_often() -> None:
+    class Away(MemoryWork):
+        """Stored calls that cannot be looked through for half a minute."""
+
+        looks, until = 0, 30.0
+
+        async def observe(self, *, owner: str) -> Any:
+            if asyncio.get_running_loop().time() < started + self.until:
+                self.looks += 1
+                raise ConnectionError("away")
+            return await super().observe(owner=owner)
+
+    desk, started = Desk(), asyncio.get_running_loop().time()
+    desk.work = desk.stores["work"] = work = Away()
+    executor = Executor([desk.pay], policy=ALLOWED, timeouts=TIMEOUTS, **desk.stores)
+    async with Worker(executor) as worker:
+        running = asyncio.create_task(worker.run())
+        await asyncio.sleep(60)
+        assert work.looks == 10  # Every two seconds, and one more after each failure.
+    await running
+
+
+@warped
+async def test_a_row_without_its_call_is_refused() -> None:
+    desk = Desk()
+    await desk.submit()
+    items = desk.work._items  # pyright: ignore[reportPrivateUsage]
+    items["s-1", "c-1"] = structs.replace(items["s-1", "c-1"], call=None)
+
+    assert await Worker(desk.executor).handle(ID) is None
+    result = await desk.executor.wait(session_id="s-1", call_id="c-1", timeout=0)
+    assert (code_of(result), result.tool_name, desk.contexts) == ("permission_denied", "pay", [])
+
+
+@warped
+async def test_a_call_that_takes_its_time_to_stop_is_told_to_stop_once_and_nothing_is_kept_of_it() -> None:
+    begun, heard = asyncio.Event(), Heard()
+
+    @tool(durable=True, on_interrupt="cancel")
+    async def pay(invoice: str) -> str:
+        """Pay."""
+        try:
+            begun.set()
+            await asyncio.get_running_loop().create_future()
+        finally:
+            await asyncio.sleep(4.5)
+        return "never"
+
+    executor = Executor([pay], policy=ALLOWED, timeouts=TIMEOUTS, **Desk().stores)
+    async with Worker(executor) as worker:
+        running = asyncio.create_task(worker.run())
+        with executor.subscribe("s-1", heard):
+            await executor.submit(call("pay", invoice="R-1"), ANN)
+            await begun.wait()
+            await executor.cancel_stored("c-1", session_id="s-1")
+            await asyncio.sleep(8)
+        assert len(heard.of(CallCancelled)) == 1
+        assert not worker._cancelled  # pyright: ignore[reportPrivateUsage]
+    await running
+
+
+@warped
+async def test_what_was_given_back_is_not_kept_either() -> None:
+    desk = Desk()
+    desk.hold = Held()
+    worker = Worker(desk.executor)
+    running = asyncio.create_task(worker.run())
+    for number in (1, 2):
+        await desk.submit(f"R-{number}", f"c-{number}")
+    await desk.hold.begun.wait()
+    draining = asyncio.create_task(worker.drain())
+    await quiet()
+    desk.hold.go.set()
+    await asyncio.wait([draining, running])
+
+    assert [item.state for item in desk.work.list_items()] == ["done", "queued"]
+    assert not worker._given_back  # pyright: ignore[reportPrivateUsage]
+
+
+@warped
+async def test_a_worker_that_is_drained_waits_for_its_delivery_to_end() -> None:
+    class Slow(FailingDelivery):
+        """A delivery that takes half a second to stop."""
+
+        is_over = False
+
+        async def serve(self, handle: Any, *, max_running: int, stopping: asyncio.Event) -> None:
+            await stopping.wait()
+            await asyncio.sleep(0.5)
+            self.is_over = True
+
+    desk, delivery = Desk(), Slow()
+    work = MemoryWork(delivery=delivery)
+    executor = Executor([desk.pay], policy=ALLOWED, timeouts=TIMEOUTS, **{**desk.stores, "work": work})
+    worker = Worker(executor)
+    running = asyncio.create_task(worker.run())
+    await quiet()
+    await worker.drain()
+
+    assert delivery.is_over
+    await running

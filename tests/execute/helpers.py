@@ -1,8 +1,10 @@
 """What the tests of the executor share: short ways to make a call, and handlers that wait until they are told."""
 
 import asyncio
+import contextlib
 import json
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 from handrail import Policy, Rule, ToolCall, ToolContext, ToolResult
@@ -24,6 +26,11 @@ def at(session_id: str = "s-1", turn: int = 1, **more: Any) -> ToolContext[Any]:
 
 def code_of(result: ToolResult) -> str | None:
     return result.error.code if result.error else None
+
+
+def list_unawaited(warned: Iterable[warnings.WarningMessage]) -> list[str]:
+    """The warnings of `recwarn` about coroutines that were neither awaited nor closed."""
+    return [text for warning in warned if "never awaited" in (text := str(warning.message))]
 
 
 class Heard(list[Event]):
@@ -55,6 +62,18 @@ class Held:
         await self.go.wait()
         self.ended += 1
         return "done"
+
+
+class Stubborn:
+    """A hook that swallows a cancellation."""
+
+    def __init__(self) -> None:
+        self.reached = asyncio.Event()
+
+    async def authorised(self, call: Any, tool: Any, decision: Any, context: Any) -> None:
+        self.reached.set()
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.get_running_loop().create_future()
 
 
 async def quiet(count: Callable[[], object] | None = None) -> None:

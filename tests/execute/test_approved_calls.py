@@ -10,7 +10,7 @@ from handrail import Executor, Policy, Rule, ToolContext, ToolResult, tool
 from handrail.authorize import MemoryApprovals
 from handrail.core import CallFinished, CallStarted
 from handrail.execute import Entry, MemoryLedger
-from tests.execute.helpers import Book, Heard, Held, at, call, code_of, quiet
+from tests.execute.helpers import Book, Heard, Held, at, call, code_of, list_unawaited, quiet
 
 OPERATOR = Policy([Rule.ask("pay", by="operator", where={"amount": {"above": 100}}), Rule.allow("pay")])
 
@@ -56,6 +56,8 @@ async def test_what_an_approver_changed_is_what_runs_is_keyed_and_is_recorded() 
     result = await bank.pay()
 
     assert (result.output, bank.paid) == ("paid 300", [("i-1", 300)])
+    assert "changed its arguments" in result.for_model()
+    assert '"amount":300' in result.for_model().replace(" ", "")
     assert isinstance(bank.ledger, Book)
     entry = await bank.ledger.entry()
     assert entry is not None
@@ -121,6 +123,23 @@ async def test_a_changed_lock_key_waits_for_the_lock_of_the_new_arguments() -> N
     assert [invoice for invoice, _ in bank.paid] == ["i-2"]  # It is the same effect: paid once.
 
 
+async def test_a_changed_lock_key_moves_a_call_behind_who_has_the_lock_and_frees_the_lock_it_had() -> None:
+    bank, held = Bank(key=("invoice", "amount"), lock_key=("invoice",)), Held()
+    bank.held = held
+    first = asyncio.create_task(bank.pay("i-2", 50, "c-0"))
+    await held.begun.wait()
+    bank.held = None
+    await bank.approve(await bank.pay("i-1", 500, "c-1"), invoice="i-2", amount=40)
+    second = asyncio.create_task(bank.pay("i-1", 500, "c-1"))
+    await quiet()
+    assert bank.paid == [("i-2", 50)]
+    assert (await bank.pay("i-1", 20, "c-2")).output == "paid 20"
+    held.go.set()
+
+    assert [(await one).output for one in (first, second)] == ["paid 50", "paid 40"]
+    assert bank.paid == [("i-2", 50), ("i-1", 20), ("i-2", 40)]
+
+
 class SlowClaims(Book):
     """A ledger whose claim takes its time."""
 
@@ -137,29 +156,41 @@ class SlowClaims(Book):
         return is_claimed
 
 
-async def test_an_approval_of_a_call_that_was_cancelled_between_claim_and_handler_can_be_used_again() -> None:
+async def test_an_approval_of_a_call_that_was_cancelled_between_claim_and_handler_can_be_used_again(
+    recwarn: pytest.WarningsRecorder,
+) -> None:
     bank = Bank(ledger=SlowClaims())
     ledger = bank.ledger
     assert isinstance(ledger, SlowClaims)
-    await bank.approve(await bank.pay())
+    await bank.approve(await bank.pay(), invoice="i-1", amount=300)
     paying = asyncio.create_task(bank.pay())
     await ledger.claimed.wait()
     bank.executor.cancel("c-1", session_id="s-1")
     ledger.go.set()
 
-    assert code_of(await paying) == "cancelled"
+    result = await paying
+    assert code_of(result) == "cancelled"
+    assert result.notice == ""  # Nothing was made with the changed arguments.
     assert (await ledger.state(), bank.paid) == ("failed", [])
     again = await bank.pay(id="c-2")
-    assert (again.output, bank.paid) == ("paid 500", [("i-1", 500)])
+    assert (again.output, bank.paid) == ("paid 300", [("i-1", 300)])
+    assert list_unawaited(recwarn) == []  # Its coroutine was closed.
 
 
-async def test_a_call_that_ran_has_used_its_approval_whatever_became_of_it() -> None:
-    bank = Bank()
-    await bank.approve(await bank.pay("lost"))
-    assert code_of(await bank.pay("lost")) == "outcome_unknown"
+@pytest.mark.parametrize("invoice", ["lost", "i-1"])
+async def test_a_call_that_ran_has_used_its_approval_whatever_became_of_it(invoice: str) -> None:
+    approvals = MemoryApprovals()
+    bank = Bank(approvals=approvals)
+    asked = await bank.pay(invoice)
+    await bank.approve(asked)
+    assert asked.approval is not None
+    assert (await bank.pay(invoice)).ok is (invoice != "lost")
 
-    assert await bank.executor.approvals.pending() == []
-    assert code_of(await bank.pay("lost", id="c-2", turn=2)) == "outcome_unknown"
+    used = await approvals.get(asked.approval.token)
+    assert used is not None
+    assert (used.state, await approvals.pending()) == ("used", [])
+    again = await bank.pay(invoice, id="c-2", turn=2)
+    assert code_of(again) == ("outcome_unknown" if invoice == "lost" else "approval_required")
     assert len(bank.paid) == 1
 
 
@@ -206,6 +237,27 @@ async def test_a_question_about_a_call_whose_twin_ran_meanwhile_is_withdrawn_and
     assert len(await approvals.pending()) == is_away
 
 
+async def test_a_yes_that_does_not_count_yet_is_not_withdrawn_because_a_twin_ran_meanwhile() -> None:
+    @tool
+    async def pay() -> str:
+        """Pay."""
+        return "paid"
+
+    approvals, ledger = Racing(), MemoryLedger()
+    asking, allowed = (
+        Executor([pay], policy=Policy([rule]), ledger=ledger, approvals=approvals)
+        for rule in (Rule.ask("pay", by="customer"), Rule.allow("pay"))
+    )
+    asked = await asking.run(call("pay", "c-1"), at(customer_id="ann"))
+    assert asked.approval is not None
+    await approvals.approve(asked.approval.token, by="customer", who="ann")
+    approvals.meanwhile = lambda: allowed.run(call("pay", "c-2"), at("s-2", customer_id="ann"))
+    result = await asking.run(call("pay", "c-1"), at(customer_id="ann"))
+
+    assert approvals.meanwhile is None
+    assert (code_of(result), approvals.withdrawn) == ("approval_required", [])
+
+
 async def test_a_question_stays_open_when_nothing_happened_meanwhile() -> None:
     approvals = Racing()
     bank = Bank(approvals=approvals)
@@ -244,10 +296,48 @@ async def test_a_read_whose_arguments_were_changed_waits_for_the_lock_of_the_new
         assert asked.approval is not None
         await executor.approvals.approve(asked.approval.token, by="operator", who="bo", arguments=arguments)
     waiting = asyncio.create_task(executor.run(sent[0], at("s-1")))
-    assert (await executor.run(sent[1], at("s-2"))).output == "a"  # Its lock is free.
+    unchanged = await executor.run(sent[1], at("s-2"))
+    assert (unchanged.output, unchanged.notice) == ("a", "")  # Its lock is free.
     await quiet()
     assert seen == ["b", "a"]
     held.go.set()
     await holding
 
-    assert (await waiting).output == "b"
+    result = await waiting
+    assert result.output == "b"
+    assert "changed its arguments" in result.for_model()
+
+
+async def test_a_ledger_that_fails_after_a_question_was_asked_leaves_the_question() -> None:
+    class Failing(Book):
+        """A ledger that can be read once."""
+
+        reads = 0
+
+        async def recall(self, **given: Any) -> Any:
+            self.reads += 1
+            if self.reads > 1:
+                raise ConnectionError("away")
+            return await super().recall(**given)
+
+    bank = Bank(ledger=Failing())
+
+    assert code_of(await bank.pay()) == "approval_required"
+    assert len(await bank.executor.approvals.pending()) == 1
+
+
+async def test_verify_is_asked_about_the_arguments_that_ran() -> None:
+    asked: list[dict[str, Any]] = []
+
+    def verify(arguments: dict[str, Any], context: ToolContext[Any]) -> bool | None:
+        asked.append(arguments)
+        return True if len(asked) > 1 else None
+
+    bank = Bank(verify=verify)
+    await bank.approve(await bank.pay(), invoice="lost", amount=300)
+    assert code_of(await bank.pay()) == "outcome_unknown"
+    result = await bank.pay()
+
+    assert (result.ok, result.origin, bank.paid) == (True, "verified", [("lost", 300)])
+    assert asked == [{"invoice": "lost", "amount": 300}] * 2
+    assert "changed its arguments" in result.for_model()

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from handrail import Executor, Policy, Rule, ToolContext, ToolResult, tool
-from handrail.core import CallCancelled, CallFinished, Cancellation, Cancelling
+from handrail.core import CallCancelled, CallFinished, Cancellation, Cancelling, Redactor
 from handrail.execute import Entry, Limits, MemoryLedger, Recalled, Timeouts
-from tests.execute.helpers import ALLOWED, Book, Heard, Held, at, call, code_of, quiet
+from tests.execute.helpers import ALLOWED, Book, Heard, Held, Stubborn, at, call, code_of, quiet
 from tests.warped import warped
 
 
@@ -496,3 +496,87 @@ async def test_a_check_that_fails_does_not_say_that_nothing_was_done_about_what_
 
     assert code_of(result) == "unavailable"
     assert "Nothing was done" not in result.for_model()
+
+
+@pytest.mark.parametrize("read_only", [True, False])
+async def test_a_call_whose_hook_swallows_its_cancellation_does_not_run_all_the_same(read_only: bool) -> None:
+    hook, ran, book = Stubborn(), list[str](), Book()
+
+    @tool(read_only=read_only)
+    async def act() -> str:
+        """Act."""
+        ran.append("acted")
+        return "acted"
+
+    executor = Executor([act], policy=ALLOWED, hooks=[hook], ledger=book, timeouts=Timeouts(overhead=600))
+    task = asyncio.create_task(executor.run(call("act"), at()))
+    async with asyncio.timeout(60):
+        await hook.reached.wait()
+        assert executor.cancel("c-1", session_id="s-1")
+        result = await task
+
+    assert (code_of(result), ran, await book.state()) == ("cancelled", [], None)
+
+
+async def test_a_call_that_is_cancelled_while_it_is_written_down_is_not_claimed() -> None:
+    class Written(Book):
+        is_written = True
+
+    class Cancelling(Redactor):
+        def arguments(self, arguments: Any, **given: Any) -> Any:
+            executor.cancel("c-1", session_id="s-1")
+            return super().arguments(arguments, **given)
+
+    ran: list[str] = []
+
+    @tool
+    async def act(amount: int) -> str:
+        """Act."""
+        ran.append("acted")
+        return "acted"
+
+    book = Written()
+    executor = Executor([act], policy=ALLOWED, ledger=book, redactor=Cancelling(), scope="session")
+
+    result = await executor.run(call("act", amount=5), at())
+    assert (code_of(result), ran, await book.state()) == ("cancelled", [], None)
+
+
+@pytest.mark.parametrize(
+    ("on_interrupt", "is_running", "state"),
+    [
+        (None, False, None),
+        ("cancel", False, None),
+        (None, True, "committed"),
+        ("cancel", True, "unknown"),
+    ],
+)
+async def test_a_call_whose_caller_leaves_does_not_begin_and_one_that_has_begun_does_what_its_tool_says(
+    on_interrupt: Any, is_running: bool, state: str | None
+) -> None:
+    slow, book, ran = Held(), Book(), list[str]()
+
+    @tool
+    async def hold() -> str:
+        """Hold the session."""
+        return await slow()
+
+    @tool(on_interrupt=on_interrupt)
+    async def act() -> str:
+        """Act."""
+        ran.append("acted")
+        return await slow() if is_running else "acted"
+
+    executor = Executor([hold, act], policy=ALLOWED, ledger=book)
+    holding = None if is_running else asyncio.create_task(executor.run(call("hold", "h"), at()))
+    acting = asyncio.create_task(executor.run(call("act"), at()))
+    await slow.begun.wait()
+    await quiet()
+    acting.cancel()
+    await asyncio.wait([acting])
+    slow.go.set()
+    if holding is not None:
+        await holding
+    await quiet()
+
+    assert (ran, await book.state()) == (["acted"] * is_running, state)

@@ -1,8 +1,11 @@
 """At most once, in memory: every row of the state table, in both directions."""
 
 import asyncio
+import math
 import time
 from collections.abc import Callable
+from datetime import date
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -10,6 +13,7 @@ from pydantic import BaseModel, SecretStr
 
 from handrail import Executor, Policy, Rule, Tool, ToolCall, ToolContext, ToolError, ToolResult, tool
 from handrail.core import CallFinished, CallIgnored, CallStarted
+from handrail.core.failure_results import format_time
 from handrail.execute import Limits, Timeouts
 from tests.execute.helpers import ALLOWED, Book, Heard, Held, at, call, code_of, quiet
 from tests.warped import warped
@@ -574,6 +578,19 @@ async def test_a_result_that_is_replayed_is_what_the_first_one_was(returned: Any
     assert first.for_model() == again.for_model()
 
 
+@pytest.mark.parametrize("value", [date(2026, 1, 31), Decimal("1.50"), math.inf])
+async def test_a_value_that_json_has_only_as_a_text_is_that_text_the_first_time_too(value: Any) -> None:
+    @tool
+    async def act() -> Any:
+        """Act."""
+        return value
+
+    executor = Executor([act], policy=ALLOWED)
+    first, again = [(await executor.run(call("act"), at())).output for _ in range(2)]
+
+    assert (type(first), first) == (str, again)
+
+
 async def test_the_result_of_a_call_that_runs_is_not_handed_to_an_agent_that_may_not_make_it() -> None:
     held = Held()
 
@@ -599,3 +616,83 @@ async def test_the_result_of_a_call_that_runs_is_not_handed_to_an_agent_that_may
     assert "done" not in (await stranger).for_model()
     assert (await another).output == "done"
     assert held.runs == 1
+
+
+@warped
+async def test_what_was_done_is_said_to_be_done_when_it_was_settled() -> None:
+    @tool(key="invoice")
+    async def pay(invoice: str, amount: int) -> str:
+        """Pay."""
+        await asyncio.sleep(20)
+        return "paid"
+
+    executor = Executor([pay], policy=ALLOWED)
+    await executor.run(call("pay", "c-1", invoice="R-1", amount=5), at())
+    done_at = format_time(time.time())
+    await asyncio.sleep(60)
+    replayed = await executor.run(call("pay", "c-2", invoice="R-1", amount=5), at())
+    duplicate = await executor.run(call("pay", "c-3", invoice="R-1", amount=6), at())
+    asked = await executor.run(call("pay", "c-4", invoice="R-1", amount=5), at(turn=2))
+
+    assert [code_of(one) for one in (replayed, duplicate, asked)] == [None, "duplicate_call", "approval_required"]
+    assert replayed.metadata["done_at"] == done_at
+    assert [done_at in one.for_model() for one in (replayed, duplicate, asked)] == [True] * 3
+
+
+async def test_a_call_that_needs_nobody_any_more_withdraws_its_question() -> None:
+    executor = Bank(policy=Policy([Rule.ask("pay", by="operator")])).executor
+    for id in ("c-1", "c-2"):
+        assert code_of(await executor.run(call("pay", id, invoice=id, amount=5), at())) == "approval_required"
+    executor.replace_policy(ALLOWED)
+    assert (await executor.run(call("pay", "c-1", invoice="c-1", amount=5), at())).ok
+
+    assert [question.arguments["invoice"] for question in await executor.approvals.pending()] == ["c-2"]
+
+
+async def test_a_hook_that_refuses_is_reported_with_what_was_decided_before() -> None:
+    class Closed:
+        def authorised(self, call: Any, tool: Any, decision: Any, context: Any) -> None:
+            raise ToolError("closed")
+
+    heard = Heard()
+
+    @tool
+    async def pay() -> str:
+        """Pay."""
+        return "paid"
+
+    result = await Executor([pay], policy=ALLOWED, hooks=[Closed()], listeners=[heard]).run(call("pay"), at())
+
+    assert code_of(result) == "refused_by_hook"
+    [finished] = heard.of(CallFinished)
+    assert finished.decision is not None
+    assert (finished.decision.action, finished.result.decision) == ("allow", finished.decision)
+
+
+@pytest.mark.parametrize("is_written", [True, False])
+@warped
+async def test_a_claim_that_fails_after_its_call_was_given_up_is_taken_back_if_it_was_written(is_written: bool) -> None:
+    class Torn(SlowBook):
+        """A ledger whose connection breaks when it has claimed, or before."""
+
+        async def claim(self, entry: Any, **given: Any) -> bool:
+            await self._wait("claim")
+            if is_written:
+                await Book.claim(self, entry, **given)
+            raise ConnectionError("broken")
+
+    runs: list[int] = []
+
+    @tool
+    async def pay() -> str:
+        """Pay."""
+        runs.append(1)
+        return "paid"
+
+    ledger = Torn("claim")
+    executor = Executor([pay], policy=ALLOWED, ledger=ledger, timeouts=Timeouts(overhead=60, lease=600))
+    assert code_of(await executor.run(call("pay"), at())) == "unavailable"
+    ledger.go.set()
+    await quiet()
+
+    assert (await ledger.state(), runs) == ("failed" if is_written else None, [])

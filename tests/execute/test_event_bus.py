@@ -123,3 +123,16 @@ async def test_a_listener_to_one_session_that_fails_breaks_no_call_and_one_that_
         assert (await executor.run(call("look"), at())).ok
     with pytest.raises(ConfigError, match="plain function"), executor.subscribe("s-1", late):
         pass
+
+
+async def test_who_listens_to_everything_still_does_when_nobody_listens_to_one_session_any_more() -> None:
+    heard, mine = Heard(), Heard()
+    executor = Executor([look], listeners=[heard])
+    with executor.subscribe("a", mine):
+        with executor.subscribe("b", mine):
+            pass
+        await executor.run(call("look", "1"), at("a"))
+    await executor.run(call("look", "2"), at("a"))
+
+    assert [one.call.id for one in heard.of(CallFinished)] == ["1", "2"]
+    assert [one.call.id for one in mine.of(CallFinished)] == ["1"]

@@ -18,13 +18,14 @@ from handrail import (
     ToolCall,
     ToolContext,
     ToolError,
+    ToolFlags,
     ToolRegistry,
     ToolResult,
     tool,
 )
 from handrail.core import CallFinished, CallIgnored, CallStarted
 from handrail.execute import Limits, Timeouts
-from tests.execute.helpers import ALLOWED, Heard, at, call
+from tests.execute.helpers import ALLOWED, Heard, at, call, list_unawaited
 from tests.tools import pay
 
 
@@ -65,7 +66,8 @@ async def test_every_call_has_a_result_under_its_id(sent: ToolCall, code: str | 
 async def test_what_is_not_a_call_is_an_error_that_says_what_a_call_is() -> None:
     executor: Any = Executor([pay])
     for sent in ({"id": "c-1", "name": "pay", "arguments": {}}, None, "pay"):
-        for run in (executor.run(sent, at()), executor.run_all([sent], at()), executor.guard(sent, at(), print)):
+        runs = (executor.run(sent, at()), executor.run_all([sent], at()), executor.guard(sent, at(), print))
+        for run in (*runs, executor.submit(sent, at())):
             with pytest.raises(TypeError, match="call must be a ToolCall\\(id=…, name=…, arguments_json=…\\), got "):
                 await run
 
@@ -126,11 +128,15 @@ async def test_arguments_that_are_too_long_are_refused_before_anything_parses_th
     assert guarded.error.code == "invalid_arguments"
 
 
-async def test_arguments_of_exactly_the_maximal_length_are_accepted() -> None:
+@pytest.mark.parametrize("hooks", [[], [Seen()]])
+async def test_arguments_of_exactly_the_maximal_length_are_accepted(hooks: list[Seen]) -> None:
     fits = call("echo", text="x" * 50)
-    executor = Executor([echo], limits=Limits(max_argument_chars=len(fits.arguments_json)))
+    limits = Limits(max_argument_chars=len(fits.arguments_json))
+    executor = Executor([echo, pay], limits=limits, hooks=hooks)
+    costs = ToolCall(id="c-2", name="pay", arguments_json='{"amount": 5}'.ljust(limits.max_argument_chars))
 
     assert (await executor.run(fits, at())).ok
+    assert await executor.request_approval(costs, at()) is not None
     with pytest.raises(ConfigError, match="max_argument_chars must be at least 1, got 0"):
         Executor([echo], limits=Limits(max_argument_chars=0))
 
@@ -326,6 +332,7 @@ async def test_a_model_that_makes_up_names_does_not_fill_the_memory() -> None:
         assert (await executor.run(call(f"made_up_{n}", f"c-{n}"), at())).output == f"made_up_{n}"
 
     assert len(executor._pool.host_tools._compiled) == 1_000  # pyright: ignore[reportPrivateUsage]
+    assert len(executor._pool.host_tools._latest) == 1_000  # pyright: ignore[reportPrivateUsage]
 
 
 # The sync edge
@@ -366,9 +373,10 @@ def test_a_caller_without_a_loop_guards_the_tools_of_its_host(is_async: bool) ->
     assert ran == [(5, is_async)]  # What blocks does not block the loop of the others.
 
 
-async def test_the_sync_form_refuses_to_block_a_running_loop() -> None:
+async def test_the_sync_form_refuses_to_block_a_running_loop(recwarn: pytest.WarningsRecorder) -> None:
     with pytest.raises(ConfigError, match="await the async form"):
         Executor([echo]).run_sync(call("echo", text="hi"), at())
+    assert list_unawaited(recwarn) == []  # What it would have run is closed.
 
 
 HERE: ContextVar[str] = ContextVar("HERE", default="nowhere")
@@ -488,6 +496,29 @@ async def test_a_question_can_be_asked_without_running_anything(wanted: ToolCall
         assert (await executor.run(wanted, at(turn=2))).ok
 
 
+@pytest.mark.parametrize(
+    ("name", "arguments", "asks"), [("look", {}, True), ("see", {}, False), ("look", {"much": 1}, False)]
+)
+async def test_a_question_can_be_asked_about_a_read_too(name: str, arguments: dict[str, Any], asks: bool) -> None:
+    def run() -> str:
+        """Look."""
+        raise AssertionError("nothing runs")
+
+    tools = [tool(name=name, read_only=True)(run) for name in ("look", "see")]
+    executor = Executor(tools, policy=Policy([Rule.ask("look", by="operator")]))
+    question = await executor.request_approval(call(name, **arguments), at())
+
+    assert await executor.approvals.pending() == ([question] if asks else [])
+
+
+@pytest.mark.parametrize("of_host", [{"schema": {"type": "object"}}, {"flags": ToolFlags()}, {}])
+async def test_a_question_about_a_tool_of_a_host_is_asked_if_the_host_says_what_it_is(of_host: dict[str, Any]) -> None:
+    executor = Executor()
+    question = await executor.request_approval(call("send", to="bo"), at(), **of_host)
+
+    assert await executor.approvals.pending() == ([question] if of_host else [])
+
+
 async def test_texts_of_exceptions_are_in_the_log_of_the_calls_of_a_debugged_executor_only(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -508,3 +539,52 @@ async def test_texts_of_exceptions_are_in_the_log_of_the_calls_of_a_debugged_exe
     assert text in await log_of(debugged, "c-1")
     assert text not in await log_of(plain, "c-2")
     assert text in await log_of(debugged, "c-3")
+
+
+async def test_a_question_is_not_asked_about_what_a_hook_refuses() -> None:
+    class Closed:
+        def before(self, call: Any, tool: Any, context: Any) -> None:
+            raise ToolError("closed")
+
+    executor = Executor([pay], hooks=[Closed()])
+
+    assert await executor.request_approval(call("pay", amount=5), at()) is None
+    assert await executor.approvals.pending() == []
+
+
+async def test_texts_of_exceptions_of_a_host_are_in_the_log_of_a_debugged_executor_only(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def fail(arguments: Any) -> None:
+        raise ValueError(text)
+
+    text = " ".join(["the", "text", "of", "an", "exception"])
+    for debug in (True, False):
+        caplog.clear()
+        await Executor(policy=ALLOWED, debug=debug).guard(call("send"), at(), fail)
+        assert (text in caplog.text) is debug
+
+
+async def test_the_end_of_a_session_forgets_where_its_values_came_from() -> None:
+    executor = Executor([pay])
+    mine, other = executor.get_provenance(at("s-1")), executor.get_provenance(at("s-2"))
+    await executor.cancel_all("s-1")
+
+    assert executor.get_provenance(at("s-1")) is not mine
+    assert executor.get_provenance(at("s-2")) is other
+
+
+@pytest.mark.parametrize("read_only", [True, False])
+async def test_an_executor_whose_calls_have_ended_may_be_used_by_another_loop(read_only: bool) -> None:
+    @tool(read_only=read_only)
+    async def act(n: int) -> int:
+        """Act."""
+        await asyncio.sleep(0)
+        return n
+
+    executor = Executor([act], policy=ALLOWED)
+    here = await executor.run(call("act", "c-1", n=1), at())
+    there = await asyncio.to_thread(asyncio.run, executor.run(call("act", "c-2", n=2), at()))
+    again = await executor.run(call("act", "c-3", n=3), at())
+
+    assert [one.output for one in (here, there, again)] == [1, 2, 3]

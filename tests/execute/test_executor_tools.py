@@ -1,16 +1,17 @@
 """The tools of an executor, those of its hosts, and what is refused when it is built."""
 
 import asyncio
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from handrail import ConfigError, Executor, Policy, Rule, ToolContext, ToolFlags, tool
+from handrail import ConfigError, Executor, Policy, Rule, ToolCall, ToolContext, ToolDefinitionError, ToolFlags, tool
 from handrail.authorize import MemoryApprovals
-from handrail.core import CallStarted
+from handrail.core import CallStarted, Event
 from handrail.errors import DuplicateToolError
-from handrail.execute import Limits, MemoryLedger, MemoryWork, Timeouts
+from handrail.execute import Limits, MemoryLedger, MemoryWork, Timeouts, Worker
 from tests.execute.helpers import ALLOWED, Book, Heard, Held, at, call, code_of
 
 
@@ -117,17 +118,64 @@ async def test_a_store_of_a_url_is_opened_with_its_executor_and_closed_with_it(t
     await executor.aclose()
 
 
+class OwnStore:
+    """A store of a user's own."""
+
+    def __init__(self) -> None:
+        self.ledger, self.approvals, self.is_open = MemoryLedger(), MemoryApprovals(), True
+
+    def audit(self, event: Event) -> None: ...
+
+    async def open(self) -> None: ...
+
+    async def aclose(self) -> None: ...
+
+
+class Forwarding:
+    """A part of a store that is a user's own, and forwards everything."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+
 @pytest.mark.parametrize(
     ("parts", "is_replaceable"),
     [
         ({}, True),
         ({"ledger": MemoryLedger(), "approvals": MemoryApprovals(), "work": MemoryWork()}, True),
         ({"store": "sqlite:///x.db"}, True),
+        ({"store": OwnStore()}, False),
+        ({"ledger": Forwarding(MemoryLedger())}, False),
+        ({"approvals": Forwarding(MemoryApprovals())}, False),
+        ({"work": Forwarding(MemoryWork())}, False),
     ],
 )
-def test_a_store_in_memory_or_of_a_url_can_be_replaced(parts: dict[str, Any], is_replaceable: bool) -> None:
+def test_a_store_in_memory_or_of_a_url_can_be_replaced_and_one_of_a_users_own_cannot(
+    parts: dict[str, Any], is_replaceable: bool
+) -> None:
     executor = Executor([pay], policy=ALLOWED, **parts)
     assert executor.has_replaceable_store is is_replaceable
+    if not is_replaceable:
+        with pytest.raises(ConfigError, match="this executor has a store of its own"):
+            executor.with_store("sqlite:///x.db")
+
+
+async def test_an_executor_with_another_store_has_the_same_options_and_keeps_its_calls_there(tmp_path: Path) -> None:
+    heard = Heard()
+    first = Executor([pay], policy=ALLOWED, listeners=[heard], limits=Limits(max_argument_chars=15))
+    async with first.with_store(f"sqlite:///{tmp_path}/x.db") as second:
+        assert (await second.run(call("pay", amount=5), at(customer_id="ann"))).ok
+        assert code_of(await second.run(call("pay", "c-2", amount=50_000), at())) == "invalid_arguments"
+        assert await first.look_up(call("pay", amount=5), at(customer_id="ann")) is None
+        found = await second.look_up(call("pay", amount=5), at(customer_id="ann"))
+
+    assert found is not None
+    assert (found.output, first.outlives_process, second.outlives_process) == ("paid", False, True)
+    assert second.policy is first.policy
+    assert [event.call.id for event in heard.of(CallStarted)] == ["c-1"]
 
 
 async def test_the_end_of_a_session_forgets_its_long_outputs() -> None:
@@ -229,7 +277,17 @@ async def test_another_policy_is_for_tools_of_its_own() -> None:
         executor.with_tools([tool(name="send")(pay.function)], policy=Policy([Rule.allow("pay")]))
 
 
-async def test_an_executor_serves_one_event_loop_at_a_time() -> None:
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda executor: executor.run(call("wait", "c-2"), at()),
+        lambda executor: executor.guard(call("send", "c-2"), at(), lambda arguments: "done"),
+        lambda executor: executor.submit(call("wait", "c-2"), at()),
+        lambda executor: executor.look_up(call("send", "c-2"), at()),
+    ],
+    ids=["run", "guard", "submit", "look_up"],
+)
+async def test_an_executor_serves_one_event_loop_at_a_time(use: Any) -> None:
     held = Held()
 
     @tool(read_only=True)
@@ -241,6 +299,158 @@ async def test_an_executor_serves_one_event_loop_at_a_time() -> None:
     running = asyncio.create_task(executor.run(call("wait"), at()))
     await held.begun.wait()
     with pytest.raises(ConfigError, match="another event loop"):
-        await asyncio.to_thread(asyncio.run, executor.run(call("wait", "c-2"), at()))
+        await asyncio.to_thread(asyncio.run, use(executor))
     held.go.set()
     assert (await running).output == "done"
+
+
+# What hosts pass, and what is declared.
+
+
+@pytest.mark.parametrize("declared", [["send"], None, 5])
+def test_what_is_declared_is_a_mapping(declared: Any) -> None:
+    if not declared:
+        assert Executor(declared=declared).known_tools == ()
+        return
+    with pytest.raises(ConfigError, match=f"declared must be a mapping .*, got {type(declared).__name__}"):
+        Executor(declared=declared)
+
+
+def test_a_tool_of_the_pool_is_not_declared_beside_it() -> None:
+    with pytest.raises(ConfigError, match="declared names 'pay', which is in the pool"):
+        Executor([pay], declared={"send": ToolFlags(), "pay": ToolFlags()})
+
+
+@pytest.mark.parametrize("schema", [{"type": object()}, {1: 2, "a": 3}])
+async def test_a_schema_of_a_host_that_is_none_is_an_error_of_the_host(schema: Any) -> None:
+    with pytest.raises(ToolDefinitionError, match="`send`: schema must be a JSON Schema"):
+        await Executor(policy=ALLOWED).guard(call("send"), at(), lambda arguments: "done", schema=schema)
+
+
+@pytest.mark.parametrize("is_changed", [True, False])
+async def test_a_host_that_takes_no_arguments_runs_only_what_it_asked_for(is_changed: bool) -> None:
+    ran: list[int] = []
+    executor = Executor(policy=Policy([Rule.ask("send", by="operator")]), declared={"send": ToolFlags()})
+
+    async def guard() -> Any:
+        return await executor.guard(call("send", amount=1), at(), lambda: ran.append(1))
+
+    asked = await guard()
+    arguments = {"amount": 2} if is_changed else None
+    await executor.approvals.approve(asked.approval.token, by="operator", who="bo", arguments=arguments)
+    result = await guard()
+
+    assert (result.ok, len(ran)) == (not is_changed, not is_changed)
+    assert ("its host can only run the original ones" in result.for_model()) is is_changed
+
+
+async def test_durable_calls_of_tools_that_are_not_in_the_pool_are_run_by_the_fallback() -> None:
+    ran: list[str] = []
+
+    async def fallback(call: ToolCall, context: ToolContext[Any]) -> str:
+        ran.append(call.arguments_json)
+        return "theirs"
+
+    stores: Any = {"ledger": MemoryLedger(), "work": MemoryWork(), "approvals": MemoryApprovals()}
+    declared = {"old": ToolFlags(durable=True), "other": ToolFlags()}
+    executor = Executor([pay], policy=ALLOWED, fallback=fallback, declared=declared, **stores)
+    without = Executor([pay], policy=ALLOWED, declared=declared, **stores)
+    assert await executor.submit(call("old", amount=1), at()) is None
+    await Worker(executor).handle("s-1/c-1")
+
+    assert (await executor.wait(session_id="s-1", call_id="c-1", timeout=0)).output == "theirs"
+    assert (len(executor.durable_definitions), len(without.durable_definitions)) == (1, 0)
+    assert ran == ['{"amount": 1}']
+
+
+async def test_a_tool_of_a_host_is_what_was_said_last_about_it() -> None:
+    reads, acts = ToolFlags(read_only=True), ToolFlags()
+    executor = Executor()
+
+    async def guard(id: str, name: str = "send", **of: Any) -> str | None:
+        return code_of(await executor.guard(call(name, id, amount=1), at(), lambda arguments: "done", **of))
+
+    assert [await guard("c-1", flags=reads), await guard("c-2", flags=acts), await guard("c-3", flags=reads)] == [
+        None,
+        "approval_required",
+        None,
+    ]
+    wants_text = {"type": "object", "properties": {"amount": {"type": "string"}}}
+    assert await guard("c-4", flags=reads, schema=SCHEMA) is None
+    assert await guard("c-5", flags=reads, schema=wants_text) == "invalid_arguments"
+    executor.replace_tools([tool(name="look", read_only=True)(pay.function)])
+    assert await guard("c-6", "look") is None
+    executor.replace_tools([tool(name="look")(pay.function)])
+    assert await guard("c-7", "look") == "approval_required"
+
+
+async def test_another_policy_decides_about_the_tools_of_a_host_too() -> None:
+    executor = Executor(policy=ALLOWED)
+
+    async def guard(number: int, **of: Any) -> str | None:
+        sent = call("send", f"c-{number}", amount=number)
+        return code_of(await executor.guard(sent, at(), lambda arguments: "done", **of))
+
+    assert [await guard(1), await guard(2, schema=SCHEMA)] == [None, None]
+    executor.replace_policy(Policy([Rule.deny("send")]))
+    assert [await guard(3), await guard(4, schema=SCHEMA)] == ["permission_denied"] * 2
+
+
+async def test_a_read_of_a_host_is_decided_about_and_takes_the_short_way() -> None:
+    heard, threads = Heard(), list[threading.Thread]()
+    policy = Policy([Rule.ask("peek", by="operator")])
+    declared = {name: ToolFlags(read_only=True) for name in ("look", "peek")}
+    executor = Executor(policy=policy, declared=declared, listeners=[heard])
+
+    def run() -> str:
+        threads.append(threading.current_thread())
+        return "seen"
+
+    assert (await executor.guard(call("look"), at(), run)).output == "seen"
+    assert heard.names == ["CallStarted", "CallFinished"]
+    assert code_of(await executor.guard(call("peek", "c-2"), at(), run)) == "approval_required"
+    assert threads == [threading.current_thread()]  # It runs in the loop.
+
+
+async def test_a_tool_of_the_pool_that_a_host_passes_too_is_known_once() -> None:
+    executor = Executor([pay], policy=Policy([Rule.allow("pay")]))
+    await executor.guard(call("pay", amount=1), at(), lambda arguments: "done", schema=SCHEMA)
+
+    assert [one.name for one in executor.known_tools] == ["pay"]
+
+
+def test_a_rule_that_names_no_declared_tool_is_a_diagnostic() -> None:
+    executor = Executor(policy=Policy([Rule.allow("sned")]), declared={"send": ToolFlags()})
+
+    assert len(executor.diagnostics) == 1
+    assert "unknown tool 'sned'" in executor.diagnostics[0]
+    assert Executor(policy=Policy([Rule.allow("sned")])).diagnostics == ()
+
+
+async def test_what_is_registered_has_the_name_that_it_is_given() -> None:
+    class Desk:
+        def sell(self, what: str) -> str:
+            """Sell."""
+            return f"sold {what}"
+
+    def buy(what: str) -> str:
+        """Buy."""
+        return f"bought {what}"
+
+    executor = Executor([pay], policy=ALLOWED)
+    for name, function in (("sell", Desk().sell), ("buy", buy), ("refund", pay)):
+        executor = executor.register(name, function)
+
+    assert executor.registry.names == ("pay", "sell", "buy", "refund")
+    assert (await executor.run(call("sell", "c-1", what="it"), at())).output == "sold it"
+    assert (await executor.run(call("refund", "c-2"), at())).output == "paid"
+    assert executor.registry.get("refund").name == "refund"
+
+
+def test_an_executor_that_gets_its_tools_later_may_have_rules_about_them() -> None:
+    policy = Policy([Rule.allow("later")])
+    none = Executor([pay]).with_tools([], policy=policy)
+    open_one = Executor([pay], fallback=lambda call, context: "done").with_tools([pay], policy=policy)
+
+    assert (none.policy, open_one.policy) == (policy, policy)
+    assert len(open_one.diagnostics) == 1

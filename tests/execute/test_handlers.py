@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from handrail import ConfigError, Decision, Executor, ToolContext, ToolError, ToolResult, tool
+from handrail import ConfigError, Decision, Executor, Policy, Rule, ToolContext, ToolError, ToolResult, tool
 from handrail.core import Approval, CallFinished
+from handrail.errors import CallPausedError
 from handrail.execute import RetryPolicy, Timeouts
-from tests.execute.helpers import ALLOWED, Book, Heard, at, call, code_of
+from tests.execute.helpers import ALLOWED, Book, Heard, at, call, code_of, quiet
 from tests.warped import warped
 
 
@@ -323,18 +324,55 @@ async def test_a_retry_ends_after_its_attempts_and_what_is_not_retryable_is_not_
     assert (await executor.run(call("act"), at())).output == "after 2"
 
 
-async def test_a_call_that_waits_for_its_next_try_can_be_cancelled() -> None:
+@pytest.mark.parametrize(
+    ("options", "code"), [({"read_only": True}, "cancelled"), ({"idempotent": True}, "outcome_unknown")]
+)
+async def test_a_call_that_waits_for_its_next_try_can_be_cancelled(options: dict[str, Any], code: str) -> None:
     handler, tried, _ = flaky(9)
     executor = Executor(
-        [tool(name="act", read_only=True)(handler)], retry=RetryPolicy(max_attempts=3, initial_delay=60, max_delay=60)
+        [tool(name="act", **options)(handler)],
+        policy=ALLOWED,
+        retry=RetryPolicy(max_attempts=3, initial_delay=60, max_delay=60),
     )
     running = asyncio.create_task(executor.run(call("act"), at()))
     while not tried:
         await asyncio.sleep(0)
+    await quiet()
     assert executor.cancel("c-1", session_id="s-1")
 
-    assert code_of(await running) == "cancelled"
+    assert code_of(await running) == code
     assert len(tried) == 1
+
+
+async def test_what_a_stopped_handler_says_is_not_tried_again() -> None:
+    tries: list[int] = []
+
+    @tool(read_only=True, timeout=0.01)
+    async def act() -> None:
+        """Act."""
+        tries.append(1)
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            raise ToolError("It was busy.", code="busy", retryable=True) from None
+
+    result = await Executor([act], retry=AT_ONCE).run(call("act"), at())
+
+    assert (code_of(result), len(tries)) == ("busy", 1)
+
+
+@pytest.mark.parametrize(
+    ("options", "tries", "state"), [({"read_only": True}, 1, None), ({"idempotent": True}, 2, "committed")]
+)
+async def test_an_effect_whose_handler_does_not_know_what_happened_is_tried_again(
+    options: dict[str, Any], tries: int, state: str | None
+) -> None:
+    handler, tried, _ = flaky(1, lambda: ToolError("Nobody knows.", code="outcome_unknown"))
+    book = Book()
+    executor = Executor([tool(name="act", **options)(handler)], policy=ALLOWED, retry=AT_ONCE, ledger=book)
+    await executor.run(call("act"), at())
+
+    assert (len(tried), await book.state()) == (tries, state)
 
 
 def test_delays_double_up_to_a_maximum() -> None:
@@ -390,3 +428,86 @@ async def test_a_hook_that_refuses_without_a_word_says_that_it_failed(refusal: s
     assert result.error.code == "refused_by_hook"
     assert result.error.message
     assert (refusal or "hook") in result.error.message
+
+
+# What it waits for
+
+
+@pytest.mark.parametrize("kind", ["inline", "sync", "async"])
+async def test_a_call_that_is_cancelled_between_its_claim_and_its_handler_did_nothing(kind: str) -> None:
+    ran: list[str] = []
+
+    class Claiming(Book):
+        """A ledger in which a claim takes its time."""
+
+        is_immediate = False
+
+        async def claim(self, entry: Any, **given: Any) -> bool:
+            is_claimed = await super().claim(entry, **given)
+            assert executor.cancel("c-1", session_id="s-1")
+            return is_claimed
+
+    def now() -> None:
+        ran.append(kind)
+
+    async def later() -> None:
+        ran.append(kind)
+
+    book = Claiming()
+    made = tool(name="act", inline=kind == "inline")(later if kind == "async" else now)
+    executor = Executor([made], policy=ALLOWED, ledger=book)
+
+    assert code_of(await executor.run(call("act"), at())) == "cancelled"
+    assert (ran, await book.state()) == ([], "failed")
+
+
+@warped
+async def test_a_handler_that_returns_what_never_comes_has_its_deadline() -> None:
+    @tool(read_only=True, timeout=5)
+    async def look() -> Any:
+        """Look."""
+        return asyncio.get_running_loop().create_future()
+
+    @tool(timeout=5)
+    async def act() -> Any:
+        """Act."""
+        return {"later": asyncio.get_running_loop().create_future()}
+
+    executor = Executor([look, act], policy=ALLOWED)
+
+    assert code_of(await executor.run(call("look"), at())) == "tool_timeout"
+    assert code_of(await executor.run(call("act", "c-2"), at())) == "outcome_unknown"
+
+
+@pytest.mark.parametrize("read_only", [True, False])
+async def test_a_handler_that_waits_for_something_else_has_done_nothing_yet(read_only: bool) -> None:
+    paused = [True]
+
+    @tool(read_only=read_only)
+    async def act() -> str:
+        """Act."""
+        if paused:
+            raise CallPausedError("later")
+        return "acted"
+
+    book = Book()
+    executor = Executor([act], policy=Policy([Rule.ask("act", by="operator")]), ledger=book)
+    asked = await executor.run(call("act"), at())
+    assert asked.approval is not None
+    await executor.approvals.approve(asked.approval.token, by="operator", who="bo")
+    assert code_of(await executor.run(call("act"), at())) == "in_progress"
+    assert await book.state() == (None if read_only else "failed")
+    paused.clear()
+
+    result = await executor.run(call("act", "c-2"), at())
+    assert (result.output or code_of(result)) == ("approval_required" if read_only else "acted")
+
+
+@pytest.mark.parametrize("read_only", [True, False])
+async def test_a_text_that_is_no_unicode_is_the_output_as_any_other(read_only: bool) -> None:
+    async def handler() -> ToolResult:
+        return ToolResult(output="a \ud800 b")
+
+    result = await outcome(handler, read_only=read_only)
+
+    assert (result.ok, result.output) == (True, "a \ud800 b")

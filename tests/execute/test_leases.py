@@ -70,6 +70,7 @@ def test_the_leases_of_all_calls_are_renewed_together_until_they_are_released() 
     keeper.release(two)
     ledger.wait(lambda ledger: ledger.ended == 1)
     assert ledger.ended == 1
+    assert keeper._entries == keeper._renewed == {}  # pyright: ignore[reportPrivateUsage]  # Nothing is kept of them.
 
 
 def test_after_a_while_without_calls_the_thread_ends_and_the_next_call_has_another() -> None:
@@ -80,7 +81,9 @@ def test_after_a_while_without_calls_the_thread_ends_and_the_next_call_has_anoth
     keeper, entry = keep(ledger, lease_timeout=0.01), an_entry(lease_until=0)
     for _ in range(2):
         keeper.hold(entry)
+        keeper.hold(entry)
         [thread] = find_threads()
+        assert thread.daemon  # It does not keep the program from ending.
         count = len(ledger.rounds)
         ledger.wait(lambda ledger, count=count: len(ledger.rounds) > count)  # type: ignore[misc]
         keeper.release(entry)
@@ -111,10 +114,11 @@ def test_a_lease_that_lasts_is_not_renewed_before_it_is_due() -> None:
     keeper.hold(far)
     keeper.hold(near)
     ledger.wait(lambda ledger: len(ledger.rounds) >= 1)
+    time.sleep(0.05)  # Some rounds, in which nothing is due.
     for entry in (far, near):
         keeper.release(entry)
 
-    assert ledger.rounds[0][0] == {"near"}
+    assert [ids for ids, _ in ledger.rounds] == [{"near"}]
 
 
 async def test_a_call_that_runs_for_longer_than_its_lease_is_known_to_run() -> None:
@@ -140,6 +144,27 @@ async def test_a_call_that_runs_for_longer_than_its_lease_is_known_to_run() -> N
     assert (await paying).output == "done"
     assert (await other.run(call("pay", "c-3"), at())).origin == "replayed"
     assert held.runs == 1
+
+
+async def test_the_lease_of_a_call_whose_task_was_cancelled_is_not_renewed_any_more() -> None:
+    ledger, held = Renewals(), Held()
+
+    @tool
+    async def pay() -> str:
+        """Pay."""
+        return await held()
+
+    executor = Executor([pay], policy=ALLOWED, ledger=ledger, timeouts=Timeouts(lease=LEASE))
+    paying = asyncio.create_task(executor.run(call("pay"), at()))
+    await held.begun.wait()
+    [own] = [task for task in asyncio.all_tasks() if task.get_name() == "handrail:s-1:c-1"]
+    own.cancel()  # As when the program ends.
+
+    assert code_of(await paying) == "outcome_unknown"
+    await asyncio.wait([own])
+    assert own.cancelled()
+    assert [doubt.call_id for doubt in await executor.doubts()] == ["c-1"]
+    await asyncio.to_thread(ledger.wait, lambda ledger: ledger.ended == 1)
 
 
 # Who is gone
@@ -212,14 +237,15 @@ class Rows(MemoryWork):
 
 
 def test_the_rows_of_stored_calls_are_renewed_from_when_they_are_taken_until_they_are_not_ours_any_more() -> None:
-    rows = Rows()
-    keeper = keep(Renewals(), owner="ann", work=rows)
+    rows, ledger = Rows(), Renewals()
+    keeper = keep(ledger, owner="ann", work=rows)
     durable = an_entry(call_id="c-2", lease_until=0, is_durable=True)
     keeper.hold_row(("s-1", "c-1"))
     rows.wait({"c-1"})
     rows.wait({"c-1"})  # Also after a round that failed.
     keeper.hold(durable)
-    keeper.hold(an_entry(call_id="c-3", lease_until=0))
+    other = an_entry(call_id="c-3", lease_until=0)
+    keeper.hold(other)
     rows.wait({"c-1", "c-2"})
     keeper.release_row(("s-1", "c-1"))
     rows.wait({"c-2"})
@@ -227,5 +253,79 @@ def test_the_rows_of_stored_calls_are_renewed_from_when_they_are_taken_until_the
     keeper.release(durable)
     rows.wait({"c-4"})
     keeper.release_row(("s-1", "c-4"))
+    count = len(ledger.rounds)
+    ledger.wait(lambda ledger: len(ledger.rounds) >= count + 3)  # Its entry is held: there are no rows to renew.
+    keeper.release(other)
 
+    assert all(ids for ids, _, _ in rows.rounds)
     assert {(owner, lease) for _, owner, lease in rows.rounds} == {("ann", LEASE)}
+
+
+def test_above_so_many_owners_all_are_watched_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    monkeypatch.setattr("handrail.execute.settlement._MAX_OBSERVED", 2)
+    keeper = keep(Renewals(), lease_timeout=15)
+
+    def look(number: int, after: float = 0) -> bool:
+        now[0] += after
+        return keeper.is_abandoned(an_entry(call_id=f"c-{number}", lease_until=1))
+
+    assert [look(number) for number in (1, 2, 3)] == [False] * 3
+    assert look(1, after=15) is False  # There were more than two: it is seen for the first time again.
+    assert look(1, after=15) is True
+
+
+def test_rows_are_renewed_once_in_a_third_of_a_lease() -> None:
+    rows = Rows()
+    keeper = keep(Renewals(), owner="ann", work=rows, lease_timeout=60)
+    keeper.hold_row(("s-1", "c-1"))
+    time.sleep(0.05)  # Time is the subject: the first round is in twenty seconds.
+    keeper.release_row(("s-1", "c-1"))
+
+    assert rows.rounds == []
+
+
+def test_a_call_that_runs_for_many_rounds_is_renewed_in_each_of_them() -> None:
+    ledger = Renewals()
+    keeper, entry = keep(ledger, lease_timeout=0.03), an_entry(lease_until=0)
+    keeper.hold(entry)
+    ledger.wait(lambda ledger: len(ledger.rounds) >= 12)  # A thread with nothing to do ends after seven.
+    keeper.release(entry)
+
+
+async def test_a_call_that_is_over_is_not_renewed_any_more_by_a_ledger_that_took_its_time() -> None:
+    ledger = Renewals()
+
+    @tool
+    async def pay() -> str:
+        """Pay."""
+        return "paid"
+
+    executor = Executor([pay], policy=ALLOWED, ledger=ledger, timeouts=Timeouts(lease=LEASE))
+    assert (await executor.run(call("pay"), at())).ok
+    await asyncio.to_thread(ledger.wait, lambda ledger: ledger.ended == 1)
+
+
+async def test_a_call_whose_thread_outlives_it_is_renewed_until_its_thread_ends_also_in_memory() -> None:
+    ledger, go = Renewals(), threading.Event()
+    ledger.needs_lease = False  # type: ignore[misc]
+
+    @tool(timeout=0.01)
+    def pay() -> str:
+        """Pay."""
+        assert go.wait(PATIENCE)
+        return "paid"
+
+    executor = Executor([pay], policy=ALLOWED, ledger=ledger, timeouts=Timeouts(lease=LEASE))
+    assert code_of(await executor.run(call("pay"), at())) == "outcome_unknown"
+    await asyncio.to_thread(ledger.wait, lambda ledger: len(ledger.rounds) >= 2)
+    go.set()
+    while executor.stranded_threads:
+        await asyncio.sleep(0.001)
+    await asyncio.to_thread(ledger.wait, lambda ledger: ledger.ended == 1)
+
+    again = await executor.run(call("pay"), at())
+    assert (again.output, again.origin) == ("paid", "replayed")
+    settlement = executor._parts.settlement  # pyright: ignore[reportPrivateUsage]
+    assert not settlement._background  # pyright: ignore[reportPrivateUsage]  # Nothing of it is kept.

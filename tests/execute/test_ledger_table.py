@@ -1,5 +1,7 @@
 """The state table of the ledger, line by line, and the rules of the ledger in memory at their boundaries."""
 
+import contextlib
+from itertools import product
 from typing import Any
 
 import pytest
@@ -230,18 +232,23 @@ async def test_what_is_settled_late_does_not_replace_what_came_after_it() -> Non
     ]
 
 
-async def test_a_claim_whose_approval_is_gone_leaves_everything_as_it_was() -> None:
+async def test_a_claim_whose_approval_is_gone_or_cannot_be_read_leaves_everything_as_it_was() -> None:
     class Gone(MemoryApprovals):
         async def consume(self, token: str, *, now: float) -> bool:
             return False
 
+    class Away(MemoryApprovals):
+        async def consume(self, token: str, *, now: float) -> bool:
+            raise ConnectionError("away")
+
     approval: Any = type("Token", (), {"token": "t-1"})
-    for before in (None, an_entry("c-0", sent_key="sent")):
+    for before, approvals in product((None, an_entry("c-0", sent_key="sent")), (Gone(), Away())):
         ledger = MemoryLedger()
         if before is not None:
             await done(ledger, before)
         again = an_entry("c-1", number=0 if before is None else 1, sent_key="sent-1")
-        assert not await ledger.claim(again, approval=approval, approvals=Gone())
+        with contextlib.suppress(ConnectionError):
+            assert not await ledger.claim(again, approval=approval, approvals=approvals)
         recalled = await ledger.recall(session_id="s-1", call_id="c-1", key="key", full_key="key")
         known = None if before is None else before.call_id
         assert recalled.by_id is None
@@ -324,6 +331,41 @@ async def test_media_that_is_not_there_takes_no_room() -> None:
     assert second.recorded is not None
     assert first.recorded.text == "[The result of `pay` is left out: it is not kept any more.]"
     assert second.recorded.text == "t" * 1_500
+
+    ledger = MemoryLedger(max_bytes=5_000)
+    omitted = [an_entry(f"c-{number}", key=f"k-{number}") for number in range(3)]
+    for entry in omitted:
+        await done(ledger, entry, "t" * 1_500, media=(part.omit("too large"),))
+    found = [(await recall(ledger, entry)).by_id for entry in omitted]
+    assert [one is not None and one.recorded is not None and one.recorded.text == "t" * 1_500 for one in found] == [
+        True,
+        True,
+        True,
+    ]
+
+
+@pytest.mark.parametrize(
+    "long",
+    [
+        {"metadata": {"note": "m" * 3_000}},
+        {"notice": "n" * 3_000},
+        {"failure": Failure(code="x", message="f" * 3_000)},
+        {"media": (MediaPart(mime_type="image/png", data=b"x" * 3_000),)},
+    ],
+    ids=lambda long: next(iter(long)),
+)
+async def test_everything_that_is_recorded_takes_room(long: dict[str, Any]) -> None:
+    ledger = MemoryLedger(max_bytes=5_000)
+    for number, more in enumerate((long, {})):
+        await done(ledger, an_entry(f"c-{number}", key=f"k-{number}"), "t" * 2_000, **more)
+    first, second = [(await recall(ledger, an_entry(f"c-{n}", key=f"k-{n}"))).by_id for n in range(2)]
+
+    assert [
+        one is not None and one.recorded is not None and one.recorded.text == "t" * 2_000 for one in (first, second)
+    ] == [
+        False,
+        True,
+    ]
 
 
 async def test_a_full_ledger_forgets_what_is_old_enough_by_every_key_and_nothing_else() -> None:

@@ -10,9 +10,11 @@ from hypothesis import strategies as st
 
 from handrail import Executor, Policy, Rule, ToolContext, ToolError, ToolFlags, ToolResult, tool
 from handrail.core import CallFinished, CallStarted, CircuitBreakerChanged, selectors
+from handrail.errors import CallPausedError
 from handrail.execute import CircuitBreaker, Entry, Limits, RateLimit, Timeouts
 from handrail.execute.limit_checks import ConcurrencyLimit
 from tests.execute.helpers import ALLOWED, Book, Heard, Held, at, call, code_of, quiet
+from tests.warped import warped
 
 
 class Crowd:
@@ -389,6 +391,69 @@ async def test_a_try_that_waits_for_its_turn_and_is_cancelled_lets_the_next_one_
     await holding
 
     assert (await executor.run(call("act", "c-3", n=3), at())).output == "up"
+
+
+@pytest.mark.parametrize("read_only", [True, False])
+@pytest.mark.parametrize(
+    ("ends", "health"),
+    [
+        ("a text", "good"),
+        ("a value", "good"),
+        ("a result", "good"),
+        ("a failure", "good"),
+        ("an error for the model", "good"),
+        ("a pause", "good"),
+        ("an exception", "bad"),
+        ("an unusable output", "bad"),
+        ("a timeout", "bad"),
+        ("a timeout of what it returned", "bad"),
+        ("a cancellation", "unknown"),
+    ],
+)
+@warped
+async def test_what_the_end_of_a_call_says_about_the_health_of_its_tool(
+    ends: str, health: str, read_only: bool
+) -> None:
+    never = asyncio.Event()
+
+    @tool(read_only=read_only, timeout=5)
+    async def act(n: int, ends: str) -> Any:
+        """Act."""
+        match ends:
+            case "a text":
+                return "up"
+            case "a value":
+                return {"up": True}
+            case "a result":
+                return ToolResult(output="up")
+            case "a failure":
+                return ToolResult(error="no")
+            case "an error for the model":
+                raise ToolError("no")
+            case "a pause":
+                raise CallPausedError("later")
+            case "an unusable output":
+                return object()
+            case "a timeout of what it returned":
+                return never.wait()
+            case "an exception":
+                raise ConnectionError("down")
+            case _:
+                await never.wait()
+
+    heard = Heard()
+    limits = Limits(circuit_breaker=CircuitBreaker(max_failures=2, reset_timeout=1e6))
+    executor = Executor([act], policy=ALLOWED, limits=limits, listeners=[heard])
+    opened: list[bool] = []
+    for n, each in enumerate(("an exception", ends, "an exception")):
+        running = asyncio.create_task(executor.run(call("act", f"c-{n}", n=n, ends=each), at()))
+        if each == "a cancellation":
+            await quiet()
+            assert executor.cancel(f"c-{n}", session_id="s-1")
+        await running
+        opened.append(bool(heard.of(CircuitBreakerChanged)))
+
+    assert opened == [False, health == "bad", health != "good"]
 
 
 # What limits and rules cost.

@@ -4,11 +4,12 @@ import asyncio
 from typing import Any
 
 import pytest
+from msgspec import structs
 
-from handrail import Executor, Policy, Rule, ToolError, tool
+from handrail import Executor, Policy, Provenance, Rule, ToolError, tool
 from handrail.core import ApprovalDecided, CallFinished
 from handrail.execute import MemoryLedger, Timeouts
-from tests.execute.helpers import ALLOWED, Heard, Held, at, call, code_of
+from tests.execute.helpers import ALLOWED, Heard, Held, at, call, code_of, list_unawaited
 
 
 class Shop:
@@ -110,7 +111,9 @@ async def test_a_call_that_still_runs_is_not_waited_for() -> None:
     assert (await running).output == "done"
 
 
-async def test_a_wait_for_another_process_that_is_cancelled_does_not_say_that_nothing_was_done() -> None:
+async def test_a_wait_for_another_process_that_is_cancelled_does_not_say_that_nothing_was_done(
+    recwarn: pytest.WarningsRecorder,
+) -> None:
     shop, ledger, heard = Shop(), MemoryLedger(), Heard()
     shop.ends = "held"
     one, two = (Executor([shop.pay], policy=ALLOWED, ledger=ledger, listeners=[heard]) for _ in range(2))
@@ -123,6 +126,7 @@ async def test_a_wait_for_another_process_that_is_cancelled_does_not_say_that_no
     assert code_of(await asyncio.wait_for(waiting, 20)) == "in_progress"
     shop.held.go.set()
     assert ((await running).output, shop.runs) == ("done", 1)
+    assert list_unawaited(recwarn) == []  # What it would have waited for is closed.
 
 
 class SharedLedger(MemoryLedger):
@@ -205,3 +209,102 @@ async def test_a_ledger_that_hangs_in_a_timeout_of_its_own_never_cancels_the_cal
     assert task is not None
     assert task.cancelling() == 0
     await executor.aclose()
+
+
+@pytest.mark.parametrize(("ends", "text"), [("paid", "`pay` was done at"), ("refused", "`pay` failed at")])
+async def test_of_what_was_erased_it_is_still_known_whether_it_was_done(ends: str, text: str) -> None:
+    shop, ledger = Shop(), MemoryLedger()
+    shop.ends = ends
+    executor = Executor([shop.pay], policy=ALLOWED, ledger=ledger)
+    await executor.run(call("pay", "c-1", invoice="R-1", amount=77), at())
+    entry = (await ledger.recall(session_id="s-1", call_id="c-1")).by_id
+    assert entry is not None
+    ledger._write(structs.replace(entry, erased_at=1.0))  # pyright: ignore[reportPrivateUsage]
+
+    again = await executor.run(call("pay", "c-1", invoice="R-1", amount=77), at())
+    assert (again.origin, again.ok, shop.runs) == ("replayed", ends == "paid", 1)
+    assert text in again.for_model()
+    assert again.output != "paid"
+    if ends == "paid":
+        other = await executor.run(call("pay", "c-2", invoice="R-1", amount=5), at())
+        assert (code_of(other), "77" in other.for_model(), "erased" in other.for_model()) == (
+            "duplicate_call",
+            False,
+            True,
+        )
+
+
+@pytest.mark.parametrize(("ends", "code"), [("held", "in_progress"), ("lost", "outcome_unknown"), ("paid", None)])
+async def test_a_call_of_a_tool_that_is_gone_has_what_is_known_of_it(ends: str, code: str | None) -> None:
+    shop, ledger = Shop(), MemoryLedger()
+    shop.ends = ends
+    running = asyncio.create_task(
+        Executor([shop.pay], policy=ALLOWED, ledger=ledger).run(call("pay", "c-1", invoice="R-1"), at())
+    )
+    await (shop.held.begun.wait() if ends == "held" else asyncio.wait([running]))
+
+    found = await Executor([], ledger=ledger).run(call("pay", "c-1", invoice="R-1"), at())
+    never = await Executor([], ledger=ledger).run(call("pay", "c-2", invoice="R-2"), at())
+    shop.held.go.set()
+    await running
+
+    assert (code_of(found), code_of(never)) == (code, "tool_not_found")
+
+
+async def test_a_value_of_a_result_that_was_looked_up_is_known_to_the_conversation() -> None:
+    shop = Shop()
+    policy = Policy([Rule.allow("pay", where={"invoice": {"from": ["customer", "tool:pay"]}})])
+    executor = Executor([shop.pay], policy=policy)
+    shop.ends = "R-7777"
+    first, again = Provenance(), Provenance()
+    for provenance in (first, again):
+        provenance.add_customer("Pay R-1000")
+    await executor.run(call("pay", "c-1", invoice="R-1000"), at(provenance=first))
+    assert (
+        code_of(await executor.run(call("pay", "c-2", invoice="R-7777"), at(provenance=again))) == "approval_required"
+    )
+    await executor.look_up(call("pay", "c-1", invoice="R-1000"), at(provenance=again))
+
+    assert (await executor.run(call("pay", "c-3", invoice="R-7777"), at(provenance=again))).ok
+
+
+async def test_only_calls_that_are_in_the_ledger_are_looked_up() -> None:
+    @tool(read_only=True)
+    async def look() -> str:
+        """Look."""
+        return "seen"
+
+    shop, ledger = Shop(), MemoryLedger()
+    policy = Policy([Rule.allow("pay", where={"invoice": {"from": ["customer"]}}), Rule.allow("pay")])
+    executor = Executor([shop.pay, look], policy=policy, ledger=ledger)
+    context = at(provenance=Provenance())
+    await executor.run(call("look"), context)
+
+    assert await executor.look_up(call("look"), context) is None
+    assert await executor.look_up(call("pay", "c-2", invoice="R-1"), context) is None
+    assert await executor.look_up(call("pay", "c-\ud800", invoice="R-1"), context) is None
+    await executor.run(call("pay", "c-3", invoice="R-1"), context)
+    assert await executor.look_up(call("look", "c-3"), context) is None
+    executor.replace_tools([look])
+    found = await executor.look_up(call("pay", "c-3", invoice="R-1"), context)
+    assert found is not None
+    assert found.output == "paid"
+
+
+async def test_a_hook_that_refuses_today_does_not_hide_what_this_very_call_did() -> None:
+    class Closed:
+        is_closed = False
+
+        def before(self, call: Any, tool: Any, context: Any) -> None:
+            if self.is_closed:
+                raise ToolError("closed")
+
+    shop, hook = Shop(), Closed()
+    executor = Executor([shop.pay], policy=ALLOWED, hooks=[hook])
+    await executor.run(call("pay", "c-1", invoice="R-1"), at())
+    hook.is_closed = True
+    own = await executor.look_up(call("pay", "c-1", invoice="R-1"), at())
+    other = await executor.look_up(call("pay", "c-2", invoice="R-1"), at())
+
+    assert own is not None
+    assert (own.output, other) == ("paid", None)

@@ -404,3 +404,17 @@ def test_the_smallest_budget_is_one(smallest: dict[str, Any]) -> None:
 def test_a_budget_is_whole_numbers(wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=next(iter(wrong))):
         Budget(**wrong)
+
+
+@pytest.mark.parametrize(("later", "is_late"), [(9.0, False), (10.0, True)])
+def test_the_time_of_a_loop_is_over_at_its_deadline(
+    later: float, is_late: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [1_000.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    asked, ran = (LoopProgress(Budget(timeout=10), executor()) for _ in range(2))
+    now[0] += later
+    run, refused = ran.admit([call("book", what="table")])
+
+    assert asked.check() == ran.stop_reason == ("timeout" if is_late else None)
+    assert (len(run), len(refused)) == (not is_late, is_late)

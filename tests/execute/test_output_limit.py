@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from handrail import Executor, Policy, Rule, tool
+from handrail import Executor, Policy, Rule, ToolResult, tool
 from handrail.execute import Limits
 from handrail.execute.output_limit import MAX_PAGE_CHARS, find_cut
 from tests.execute.helpers import at, call, code_of
@@ -70,6 +70,23 @@ async def test_what_fits_is_left_alone() -> None:
     value = {"a": [1, 2]}
     assert (await says(value, max_output_chars=100).run(call("say"), at())).output is value
     assert (await says("x" * 100, max_output_chars=100).run(call("say"), at())).output == "x" * 100
+
+
+@pytest.mark.parametrize("is_read_only", [True, False])
+async def test_the_output_of_a_result_is_cut_as_any_other_and_the_rest_of_the_result_is_kept(
+    is_read_only: bool,
+) -> None:
+    @tool(read_only=is_read_only, max_output_chars=100)
+    async def say(length: int) -> ToolResult:
+        """Say it."""
+        return ToolResult(output="x" * length, metadata={"length": length}, context="mine")
+
+    executor = Executor([say], policy=Policy([Rule.allow("*")]))
+    short, long = [await executor.run(call("say", f"c-{length}", length=length), at()) for length in (100, 101)]
+
+    assert (short.output, short.metadata["length"], short.context) == ("x" * 100, 100, "mine")
+    assert NOTICE.search(long.output)
+    assert (long.metadata["length"], long.context) == (101, "mine")
 
 
 async def test_the_notice_says_how_much_is_shown() -> None:

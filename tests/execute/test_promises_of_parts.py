@@ -182,6 +182,25 @@ async def test_a_refusal_of_today_does_not_hide_what_was_done_before() -> None:
     assert code_of(never) == "refused_by_hook"
 
 
+async def test_calls_that_are_made_again_have_their_own_result_of_today_if_they_ran_today() -> None:
+    hook = Strict()
+
+    @tool(key="amount")
+    async def refund(amount: int) -> str:
+        """Refund."""
+        if amount == 0:
+            raise ToolError("nothing to refund")
+        return "refunded"
+
+    executor = Executor([refund], policy=ALLOWED, hooks=[hook])
+    new, refused = await run_again(executor, [call("refund", "c-1", amount=1), call("refund", "c-2", amount=0)], at())
+    hook.is_closed = True
+    [other] = await run_again(executor, [call("refund", "c-3", amount=1)], at())
+
+    assert [(one.origin, code_of(one)) for one in (new, refused)] == [("run", None), ("run", "tool_execution_failed")]
+    assert code_of(other) == "refused_by_hook"  # What another call of the effect did is not its own result.
+
+
 # Long outputs
 
 

@@ -1,6 +1,7 @@
 """Calls without consequences: remembered by id, cached where the tool says so, never mixed up."""
 
 import asyncio
+import time
 import weakref
 from contextvars import ContextVar
 from typing import Any
@@ -67,6 +68,31 @@ async def test_a_call_that_arrives_while_it_runs_waits_for_the_same_result() -> 
     assert slow.runs == 1
     (ignored,) = heard.of(CallIgnored)
     assert (ignored.reason, ignored.call.id, ignored.call.response_id) == ("already_pending", "c-1", "r-1")
+
+
+@pytest.mark.parametrize("is_cancelled", [False, True])
+async def test_who_waits_for_a_read_gets_its_result_or_hears_that_it_was_cancelled(is_cancelled: bool) -> None:
+    slow, errors = Held(), list[Any]()
+
+    @tool(read_only=True)
+    async def look() -> str:
+        """Look."""
+        return await slow()
+
+    executor = Executor([look])
+    asyncio.get_running_loop().set_exception_handler(lambda loop, error: errors.append(error))
+    first, second = (asyncio.create_task(executor.run(call("look"), at())) for _ in range(2))
+    await slow.begun.wait()
+    await quiet()
+    if is_cancelled:
+        first.cancel()
+    slow.go.set()
+    again = await second
+
+    assert (code_of(again), again.origin) == ("cancelled" if is_cancelled else None, "replayed")
+    await asyncio.wait([first])
+    await quiet()
+    assert errors == []
 
 
 async def test_the_same_id_with_other_arguments_or_another_tool_is_a_clash() -> None:
@@ -400,6 +426,27 @@ async def test_a_cached_result_is_good_until_its_time_is_over() -> None:
     assert await run("c-4") == (3, "run")
 
 
+@pytest.mark.parametrize(("later", "origin"), [(59.0, "cached"), (60.0, "run")])
+async def test_a_cached_result_is_good_for_exactly_so_long(
+    later: float, origin: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [1_000.0]
+
+    @tool(read_only=True, cache_for=60)
+    async def look() -> str:
+        """Look."""
+        return "seen"
+
+    executor = Executor([look])
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    await executor.run(call("look", "c-1"), at())
+    now[0] += later
+    again = await executor.run(call("look", "c-2"), at())
+    monkeypatch.undo()
+
+    assert again.origin == origin
+
+
 async def test_the_result_of_a_read_is_not_handed_to_an_agent_that_may_not_read_it() -> None:
     def check(arguments: Any, context: ToolContext[Any]) -> None:
         if context.agent_id == "stranger":
@@ -429,3 +476,27 @@ async def test_a_read_that_may_have_to_wait_is_reported_from_its_arrival_to_its_
     await Executor([look], listeners=[heard]).run(call("look"), at())
 
     assert [name for name in heard.names if name.startswith("Call")] == ["CallAccepted", "CallStarted", "CallFinished"]
+
+
+@pytest.mark.parametrize("cached", [False, True])
+@pytest.mark.parametrize(
+    ("what", "is_kept"), [("a text", True), ("a value", False), ("metadata", False), ("a long text", False)]
+)
+async def test_a_value_takes_more_memory_than_its_text(what: str, is_kept: bool, cached: bool) -> None:
+    results = {
+        "a text": "x" * 3_500,
+        "a value": ["x" * 3_500],
+        "metadata": ToolResult(output="x", metadata={"note": "x" * 3_500}),
+        "a long text": "x" * 30_000,
+    }
+
+    @tool(read_only=True, cache_for=60 if cached else None)
+    async def look() -> Any:
+        """Look."""
+        return results[what]
+
+    executor = Executor([look], limits=Limits(max_remembered_bytes=60_000))  # Of which a half is for the newest.
+    await executor.run(call("look"), at())
+    again = await executor.run(call("look", "c-2" if cached else "c-1"), at())
+
+    assert again.origin == (("cached" if cached else "replayed") if is_kept else "run")

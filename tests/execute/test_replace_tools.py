@@ -155,3 +155,20 @@ async def test_an_executor_follows_its_sources_and_your_own_tools_win() -> None:
     await executor.aclose()
     source.change()
     assert executor.registry.names == ("third", "mine")
+
+
+def test_who_does_not_listen_any_more_is_not_called_and_a_source_that_is_gone_is_not_followed() -> None:
+    source, changes = Source(make("far", "1")), list[str]()
+    executor = Executor([source], policy=ALLOW)
+    unsubscribe = [executor.subscribe_tools(lambda name=name: changes.append(name)) for name in "ab"]
+    source.change(make("near", "2"))
+    unsubscribe[0]()
+    unsubscribe[0]()
+    source.change(make("far", "3"))
+    assert changes == ["a", "b", "b"]
+
+    executor.replace_tools([make("mine", "4")])
+    assert source.listeners == []
+    source.change(make("near", "5"))
+    assert executor.registry.names == ("mine",)
+    assert changes == ["a", "b", "b", "b"]

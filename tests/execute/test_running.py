@@ -1,15 +1,17 @@
 """A handler has a deadline, and one that does not stop is answered for."""
 
 import asyncio
+import contextlib
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from handrail import Executor, ToolContext, ToolError, ToolResult, tool
-from handrail.core import CallFinished, CallStarted
+from handrail import ConfigError, Executor, ToolContext, ToolError, ToolResult, tool
+from handrail.core import CallFinished, CallStarted, Redactor
 from handrail.execute import Timeouts, running
-from tests.execute.helpers import ALLOWED, Book, Heard, Held, at, call, code_of
+from tests.execute.helpers import ALLOWED, Book, Heard, Held, at, call, code_of, quiet
 from tests.warped import warped
 
 # Deadlines
@@ -152,17 +154,18 @@ async def test_a_stuck_handler_gets_an_unknown_outcome_and_its_session_continues
 
     heard, book = Heard(), Book()
     executor = Executor([stuck, act], policy=ALLOWED, ledger=book, listeners=[heard])
-    result = await executor.run(call("stuck"), at())
-    assert code_of(result) == "outcome_unknown"
-    assert not executor.running_calls("s-1")
-    assert await book.state() == "running"  # It is the truth.
+    try:
+        result = await asyncio.wait_for(executor.run(call("stuck"), at()), 600)
+        assert code_of(result) == "outcome_unknown"
+        assert not executor.running_calls("s-1")
+        assert await book.state() == "running"  # It is the truth.
 
-    assert (await executor.run(call("act", "c-2"), at())).output == "acted"
-    assert code_of(await executor.run(call("stuck"), at())) == "outcome_unknown"
-    assert code_of(await executor.run(call("stuck", "c-3"), at(turn=2))) == "outcome_unknown"
-    assert len(heard.of(CallStarted)) == 2
-
-    go.set()
+        assert (await executor.run(call("act", "c-2"), at())).output == "acted"
+        assert code_of(await executor.run(call("stuck"), at())) == "outcome_unknown"
+        assert code_of(await executor.run(call("stuck", "c-3"), at(turn=2))) == "outcome_unknown"
+        assert len(heard.of(CallStarted)) == 2
+    finally:
+        go.set()
     while await book.state() == "running":
         await asyncio.sleep(0)
     assert (await executor.run(call("stuck"), at())).output == "done in the end"
@@ -254,3 +257,206 @@ async def test_a_result_that_is_there_is_had_at_once_by_everybody_who_asks_later
 
     async with asyncio.timeout(60):
         assert [await early, await one.result_future(), await one.wait_result()] == [result] * 3
+
+
+# The timer of all calls.
+
+
+def build_running(id: str) -> running.RunningCall:
+    @tool
+    async def act() -> None:
+        """Act."""
+
+    return running.RunningCall(call=call("act", id), tool=act, context=at(), identity="", ref=("s-1", id))
+
+
+async def test_the_deadlines_of_a_loop_that_runs_are_not_taken_to_another_one() -> None:
+    deadlines, mine, theirs = running.Deadlines(), build_running("c-1"), build_running("c-2")
+    loop = asyncio.get_running_loop()
+    deadlines.add(mine, 600, loop)
+
+    async def add_elsewhere() -> None:
+        deadlines.add(theirs, 0.001, asyncio.get_running_loop())
+        while theirs.stopped_by is None:
+            await asyncio.sleep(0.001)
+
+    with pytest.raises(ConfigError, match="another one is still using this one"):
+        await asyncio.to_thread(asyncio.run, add_elsewhere())
+    deadlines.remove(mine)
+    await asyncio.to_thread(asyncio.run, add_elsewhere())  # Nothing runs in the first one any more.
+
+    assert (mine.stopped_by, theirs.stopped_by) == (None, "timeout")
+
+
+async def test_a_call_of_a_loop_that_is_over_is_not_stopped_in_the_next_one() -> None:
+    deadlines, left, mine = running.Deadlines(), build_running("c-1"), build_running("c-2")
+
+    async def leave() -> None:
+        deadlines.add(left, 0.001, asyncio.get_running_loop())
+
+    await asyncio.to_thread(asyncio.run, leave())
+    deadlines.add(mine, 0.002, asyncio.get_running_loop())
+    while mine.stopped_by is None:
+        await asyncio.sleep(0.001)
+
+    assert left.stopped_by is None
+
+
+@pytest.mark.parametrize("read_only", [True, False])
+@warped
+async def test_a_call_is_stopped_at_its_deadline_whatever_came_before_it(read_only: bool) -> None:
+    @tool(read_only=read_only, concurrency_safe=True)
+    async def hang(seconds: float) -> None:
+        """Hang."""
+        await asyncio.sleep(seconds)
+
+    loop = asyncio.get_running_loop()
+    tools = [replace(hang, name=f"hang_{timeout}", timeout=timeout) for timeout in (30, 10, 20)]
+    executor = Executor(tools, policy=ALLOWED)
+
+    async def run(timeout: int, seconds: float, id: str) -> tuple[bool, float]:
+        started = loop.time()
+        result = await executor.run(call(f"hang_{timeout}", id, seconds=seconds), at(id))
+        return result.ok, loop.time() - started
+
+    ended = await asyncio.gather(
+        run(30, 600, "a"), run(10, 600, "b"), run(20, 5, "c"), run(20, 600, "d"), run(10, 9, "e"), run(10, 600, "f")
+    )
+    assert [ok for ok, _ in ended] == [False, False, True, False, True, False]
+    assert [seconds for _, seconds in ended] == pytest.approx([30, 10, 5, 20, 9, 10], abs=0.001)
+
+
+@pytest.mark.usefixtures("impatient")
+@warped
+async def test_an_effect_that_swallows_its_cancellation_is_cancelled_again_and_ends() -> None:
+    swallowed: list[int] = []
+
+    @tool(timeout=1)
+    async def careless() -> str:
+        """Swallow two cancellations."""
+        while len(swallowed) < 2:
+            try:
+                await asyncio.get_running_loop().create_future()
+            except asyncio.CancelledError:
+                swallowed.append(1)
+        return "done in the end"
+
+    book = Book()
+    executor = Executor([careless], policy=ALLOWED, ledger=book)
+    assert code_of(await executor.run(call("careless"), at())) == "outcome_unknown"
+    await asyncio.sleep(10)
+
+    assert (len(swallowed), await book.state()) == (2, "committed")
+
+
+# A read that goes on after it was stopped.
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_a_read_that_was_stopped_cleans_up_behind_its_result(
+    fails: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    cleaned, errors = asyncio.Event(), list[Any]()
+    asyncio.get_running_loop().set_exception_handler(lambda loop, error: errors.append(error))
+
+    @tool(read_only=True, timeout=0.01)
+    async def look() -> None:
+        """Look."""
+        try:
+            await asyncio.Event().wait()
+        finally:
+            for _ in range(5):
+                await asyncio.sleep(0)
+            cleaned.set()
+            if fails:
+                raise ValueError("the clean-up failed")
+
+    assert code_of(await Executor([look]).run(call("look"), at())) == "tool_timeout"
+    assert not cleaned.is_set()
+    await asyncio.wait_for(cleaned.wait(), 30)
+    await quiet()
+
+    assert errors == []
+    assert ("look failed after it was stopped" in caplog.text) is fails
+    assert not running._RESTS  # pyright: ignore[reportPrivateUsage]  # Nothing of it is kept.
+
+
+async def test_a_read_whose_caller_is_cancelled_cleans_up_before_the_caller_ends() -> None:
+    begun, cleaned = asyncio.Event(), list[str]()
+
+    @tool(read_only=True)
+    async def look() -> None:
+        """Look."""
+        try:
+            begun.set()
+            await asyncio.Event().wait()
+        finally:
+            for _ in range(5):
+                await asyncio.sleep(0)
+            cleaned.append("cleaned")
+
+    task = asyncio.create_task(Executor([look]).run(call("look"), at()))
+    await begun.wait()
+    task.cancel()
+    await asyncio.wait([task])
+
+    assert (task.cancelled(), cleaned) == (True, ["cleaned"])
+
+
+@pytest.mark.usefixtures("impatient")
+@warped
+async def test_a_call_whose_hook_does_not_let_go_of_it_has_its_result_and_its_session_continues() -> None:
+    reached, go, ran = asyncio.Event(), asyncio.Event(), list[str]()
+
+    class Stuck:
+        async def authorised(self, call: Any, tool: Any, decision: Any, context: Any) -> None:
+            reached.set()
+            while call.id == "c-1" and not go.is_set():
+                with contextlib.suppress(asyncio.CancelledError):
+                    await go.wait()
+
+    @tool
+    async def act() -> str:
+        """Act."""
+        ran.append("acted")
+        return "acted"
+
+    executor = Executor([act], policy=ALLOWED, hooks=[Stuck()], timeouts=Timeouts(overhead=600))
+    stuck = asyncio.create_task(executor.run(call("act"), at()))
+    try:
+        await reached.wait()
+        assert executor.cancel("c-1", session_id="s-1")
+        result = await asyncio.wait_for(stuck, 600)
+        assert (code_of(result), ran) == ("cancelled", [])
+        assert "Nothing was done" in result.for_model()
+        assert (await executor.run(call("act", "c-2"), at())).output == "acted"
+    finally:
+        go.set()
+    await quiet()
+    assert ran == ["acted"]
+
+
+async def test_a_defect_in_the_task_of_a_call_is_a_result_and_nothing_is_left_of_the_call() -> None:
+    errors: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, error: errors.append(error))
+
+    class Written(Book):
+        is_written = True
+
+    class Broken(Redactor):
+        def arguments(self, arguments: Any, **given: Any) -> Any:
+            if arguments.get("fails"):
+                raise ValueError("broken")
+            return super().arguments(arguments, **given)
+
+    @tool
+    async def act(fails: bool = False) -> str:
+        """Act."""
+        return "acted"
+
+    executor = Executor([act], policy=ALLOWED, ledger=Written(), redactor=Broken(), scope="session")
+    failed = await executor.run(call("act", fails=True), at())
+    await quiet()
+
+    assert (code_of(failed), executor.running_calls("s-1"), errors) == ("cancelled", (), [])
+    assert (await executor.run(call("act", "c-2"), at())).output == "acted"

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from contextvars import Context
 from typing import Any, Literal
 
 import pytest
@@ -394,6 +395,24 @@ def test_no_queue_is_left_when_every_call_is_over() -> None:
     assert not scheduler.locks
 
 
+@given(st.data(), st.lists(st.sampled_from(["shared", "exclusive", "locked x", "locked y"]), max_size=8))
+def test_no_queue_is_left_in_whatever_order_calls_come_to_their_end(data: st.DataObject, kinds: list[str]) -> None:
+    scheduler = Scheduler()
+    entries = [
+        scheduler.enqueue(
+            "s",
+            "exclusive" if kind == "exclusive" else "shared",
+            lock_key=kind[7:] if kind.startswith("locked") else None,
+        )
+        for kind in kinds
+    ]
+    for entry in data.draw(st.permutations(entries)):
+        entry.release()
+        entry.release()
+
+    assert (scheduler.sessions, scheduler.locks) == ({}, {})
+
+
 @pytest.mark.parametrize("read_only", [False, True])
 async def test_calls_inside_others_whose_locks_cross_are_refused_at_once(read_only: bool) -> None:
     """Each has its own lock and wants the other's: one of them is refused, so that the other one can run."""
@@ -514,3 +533,106 @@ async def test_a_call_that_waits_for_the_one_around_does_not_make_the_waits_of_t
 
     results = await asyncio.wait_for(asyncio.gather(first, second, holding), 60)
     assert [one.output for one in results] == ["moved", "moved", "done"]
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+async def test_locks_that_cross_only_after_a_wait_for_the_session_are_noticed_too(read_only: bool) -> None:
+    """The inner call of the first waits in a third session; when it is its turn there, the locks cross."""
+    slow, first_waits, second_waits = Held(), asyncio.Event(), asyncio.Event()
+
+    @tool(lock_key="account")
+    async def outer(account: str, other: str, context: ToolContext[Any]) -> str:
+        """Outer."""
+        if account == "b":
+            await first_waits.wait()
+        inside = asyncio.create_task(
+            executor.run(call("inner", f"inner-{account}", account=other), at("s-3") if account == "a" else context)
+        )
+        await quiet()
+        (first_waits if account == "a" else second_waits).set()
+        result = await inside
+        return code_of(result) or result.output
+
+    @tool(lock_key="account", read_only=read_only)
+    async def inner(account: str) -> str:
+        """Inner."""
+        return "moved"
+
+    @tool
+    async def alone() -> str:
+        """Runs alone in the third session."""
+        return await slow()
+
+    executor = Executor([outer, inner, alone], policy=ALLOWED, timeouts=Timeouts(call=600))
+    holding = asyncio.create_task(executor.run(call("alone", "h"), at("s-3")))
+    await slow.begun.wait()
+    first = asyncio.create_task(executor.run(call("outer", "c-1", account="a", other="b"), at("s-1")))
+    second = asyncio.create_task(executor.run(call("outer", "c-2", account="b", other="a"), at("s-2")))
+    await second_waits.wait()
+    slow.go.set()
+
+    results = await asyncio.wait_for(asyncio.gather(first, second, holding), 60)
+    assert [one.output for one in results] == ["unavailable", "moved", "done"]
+
+
+async def test_a_wait_for_a_lock_that_was_given_up_crosses_with_nothing() -> None:
+    """The first waits inside for the lock of the second, and gives up; then the second waits for the first."""
+    slow, go = Held(), asyncio.Event()
+
+    @tool(lock_key="account")
+    async def outer(account: str, other: str, context: ToolContext[Any]) -> str:
+        """Outer."""
+        if account == "b":
+            await go.wait()
+        inside = await executor.run(call("inner", f"inner-{account}", account=other), context)
+        return (code_of(inside) or inside.output) if account == "b" else await slow()
+
+    @tool(lock_key="account")
+    async def inner(account: str) -> str:
+        """Inner."""
+        return "moved"
+
+    executor = Executor([outer, inner], policy=ALLOWED, timeouts=Timeouts(call=600))
+    second = asyncio.create_task(executor.run(call("outer", "c-2", account="b", other="a"), at("s-2")))
+    await quiet()
+    first = asyncio.create_task(executor.run(call("outer", "c-1", account="a", other="b"), at("s-1")))
+    await quiet()
+    assert executor.cancel("inner-a", session_id="s-1")
+    await slow.begun.wait()
+    go.set()
+    await quiet()
+    assert not second.done()
+    slow.go.set()
+
+    assert [(await one).output for one in (first, second)] == ["done", "moved"]
+
+
+@pytest.mark.parametrize("options", [{}, {"lock_key": "what"}])
+async def test_what_a_caller_does_after_a_read_is_not_inside_it(options: dict[str, Any]) -> None:
+    slow = Held()
+
+    @tool(read_only=True, **options)
+    async def look(what: str) -> str:
+        """Look."""
+        return what
+
+    @tool
+    async def hang() -> str:
+        """Runs alone."""
+        return await slow()
+
+    @tool
+    async def act() -> str:
+        """Runs alone too."""
+        return "acted"
+
+    executor = Executor([look, hang, act], policy=ALLOWED)
+    await executor.run(call("look", "l", what="x"), at())
+    hanging = asyncio.create_task(executor.run(call("hang", "h"), at()), context=Context())
+    await slow.begun.wait()
+    acting = asyncio.create_task(executor.run(call("act", "a"), at()))
+    await quiet()
+    assert not acting.done()
+    slow.go.set()
+
+    assert [(await one).output for one in (hanging, acting)] == ["done", "acted"]

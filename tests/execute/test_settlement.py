@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from handrail import Executor, Policy, Rule, ToolContext, ToolError, ToolResult, tool
 from handrail.core import CallFinished, CallStarted, Redactor
@@ -225,8 +226,10 @@ async def test_a_record_is_tried_again_until_the_ledger_is_back() -> None:
 async def test_an_effect_whose_record_cannot_be_written_is_reported_and_never_run_again() -> None:
     book = Book()
     book.away = {"settle": -1}
+    started = asyncio.get_running_loop().time()
     result, ran, _ = await act_once(book)
 
+    assert asyncio.get_running_loop().time() - started == pytest.approx(1.25)  # It was tried four times.
     assert (result.output, result.recorded, ran) == ("acted", False, ["c-1"])
     assert await book.state() == "running"
     book.away = {}
@@ -355,3 +358,103 @@ async def test_a_long_output_is_redacted_in_a_thread_so_that_the_loop_goes_on(si
     assert (result.ok, again.origin, again.output) == (True, "replayed", result.output)
     assert len(threads) == 3  # Its arguments, its output, and the arguments of the call that came again.
     assert (threading.get_ident() in threads) == (size < 10_000)
+
+
+async def test_what_verify_said_is_recorded_when_it_is_something_new() -> None:
+    class Counting(Book):
+        """A ledger that keeps what it is told about doubts."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.answers: list[Any] = []
+
+        async def record_answer(self, entry: Any, answer: Any) -> None:
+            self.answers.append(answer)
+            await super().record_answer(entry, answer)
+
+    says: list[Any] = [None]
+
+    def verify(arguments: dict[str, Any], context: ToolContext[Any]) -> None:
+        if says[0] is not None:
+            raise says[0]
+
+    @tool(verify=verify)
+    async def act() -> None:
+        """Act."""
+        raise ConnectionError("lost")
+
+    book = Counting()
+    executor = Executor([act], policy=ALLOWED, ledger=book)
+    for error in (None, None, ValueError("away"), ValueError("away"), None):
+        says[0] = error
+        assert code_of(await executor.run(call("act"), at())) == "outcome_unknown"
+
+    assert book.answers == ["failed", "cannot_tell"]  # The first one was settled with its answer.
+
+
+@pytest.mark.parametrize("ends", ["never", "with an error", "with a value"])
+@warped
+async def test_what_verify_returns_is_collected_and_what_cannot_be_leaves_the_outcome_unknown(ends: str) -> None:
+    async def find() -> str:
+        if ends == "never":
+            await asyncio.get_running_loop().create_future()
+        if ends == "with an error":
+            raise ConnectionError("away")
+        return "7"
+
+    @tool(verify=lambda arguments, context: {"receipts": (find() for _ in range(1))}, timeout=5)
+    async def act() -> None:
+        """Act."""
+        raise ConnectionError("lost")
+
+    book = Book()
+    executor = Executor([act], policy=ALLOWED, ledger=book)
+    result = await executor.run(call("act"), at())
+
+    if ends == "with a value":
+        assert (result.output, await book.state()) == ({"receipts": ["7"]}, "committed")
+    else:
+        assert (code_of(result), await book.state()) == ("outcome_unknown", "unknown")
+
+
+@pytest.mark.parametrize("size", [100, 50_000])
+async def test_long_metadata_is_redacted_in_a_thread_so_that_the_loop_goes_on(size: int) -> None:
+    threads: list[int] = []
+
+    class Watched(Redactor):
+        def value(self, value: Any, **given: Any) -> Any:
+            if "note" in value:
+                threads.append(threading.get_ident())
+            return super().value(value, **given)
+
+    @tool
+    async def act() -> ToolResult:
+        """Act."""
+        return ToolResult(output="acted", metadata={"note": "4 " * (size // 2)})
+
+    class Written(Book):
+        is_written = True
+
+    executor = Executor([act], policy=ALLOWED, ledger=Written(), redactor=Watched(), scope="session")
+    assert (await executor.run(call("act"), at())).ok
+
+    assert [thread == threading.get_ident() for thread in threads] == [size < 10_000]
+
+
+async def test_a_doubt_says_until_when_its_handler_may_still_run() -> None:
+    @tool(timeout=100)
+    async def act() -> None:
+        """Act."""
+        raise ConnectionError("lost")
+
+    book = Book()
+    executor = Executor([act], policy=ALLOWED, ledger=book, timeouts=Timeouts(lease_grace=11))
+    await executor.run(call("act"), at())
+    [ended] = await executor.doubts()
+    entry = await book.entry()
+    assert entry is not None
+    book._write(structs.replace(entry, state="running", lease_until=1.0))  # pyright: ignore[reportPrivateUsage]
+    [may_run] = await executor.doubts()
+
+    assert ended.run_until == ended.claimed_at
+    assert may_run.run_until == pytest.approx(ended.claimed_at + 111)

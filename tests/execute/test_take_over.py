@@ -5,11 +5,14 @@ import time
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from handrail import ConfigError, Executor, Policy, Rule, ToolContext, ToolError, tool
 from handrail.core import CallStarted, CallTakenOver, DoubtResolved
+from handrail.errors import CallTakenOverError
 from handrail.execute import Entry, MemoryLedger, Timeouts
-from tests.execute.helpers import ALLOWED, Heard, Held, at, call, code_of
+from handrail.execute.ledger import RecordedResult, settle_entry
+from tests.execute.helpers import ALLOWED, Heard, Held, Stubborn, at, call, code_of
 from tests.warped import warped
 
 LEASE = 0.2
@@ -212,18 +215,19 @@ async def test_a_takeover_asks_nobody_again() -> None:
         assert (decision.action, decision.by) == ("ask", "operator")
 
 
+class Renewing(SharedLedger):
+    """Its owner lives, and its clock is behind: every lease is over, and is renewed all the same."""
+
+    async def recall(self, **given: Any) -> Any:
+        for number, entry in enumerate(list(self._by_id.values())):
+            await self.renew([entry], lease_until=1_000.0 + time.monotonic() + number)
+        return await super().recall(**given)
+
+
 @warped
 async def test_a_lease_that_is_renewed_while_it_is_watched_is_not_taken_over() -> None:
     bank = Bank(idempotent=True)
     await bank.die(timeouts=SLOW)
-
-    class Renewing(SharedLedger):
-        """Its owner lives, and its clock is behind: every lease is over, and is renewed all the same."""
-
-        async def recall(self, **given: Any) -> Any:
-            for number, entry in enumerate(list(self._by_id.values())):
-                await self.renew([entry], lease_until=1_000.0 + time.monotonic() + number)
-            return await super().recall(**given)
 
     bank.ledger.__class__ = Renewing
     result = await bank.start(timeouts=SLOW).run(PAYMENT, at(customer_id="ann"))
@@ -271,6 +275,19 @@ async def test_an_operator_says_that_nothing_happened_once_the_owner_is_known_to
 
     assert await worker.doubts() == []
     assert (await worker.run(AGAIN, at(customer_id="ann"))).output == "paid"
+
+
+@warped
+async def test_an_operator_cannot_say_that_nothing_happened_to_a_call_whose_lease_is_still_renewed() -> None:
+    bank = Bank()
+    await bank.die()
+    worker = bank.start()
+    await asyncio.sleep(TIMEOUTS.call + TIMEOUTS.lease_grace)  # Time is the subject.
+    bank.ledger.__class__ = Renewing
+
+    with pytest.raises(ConfigError, match="is alive, or was settled meanwhile"):
+        await worker.resolve(session_id="s-1", call_id="c-1", happened=False, who="bo")
+    assert len(await worker.doubts()) == 1
 
 
 @warped
@@ -360,3 +377,268 @@ async def test_a_doubt_that_is_settled_while_it_is_resolved_stays_as_it_was_sett
     with pytest.raises(ConfigError, match="was settled meanwhile"):
         await executor.resolve(session_id="s-1", call_id="c-1", happened=True, who="bo")
     assert heard.of(DoubtResolved) == []
+
+
+# A lease that is over before the handler begins.
+
+
+class Slow(MemoryLedger):
+    """A ledger of several processes, which takes its time for a claim, and whose clock may be behind."""
+
+    is_immediate, needs_lease = False, True
+
+    def __init__(self, *, slow_takes: int = 0, fails: bool = False, behind: float = 0) -> None:
+        super().__init__()
+        self.slow_takes, self.fails, self.behind = slow_takes, fails, behind
+        self.is_claimed = False
+        self.taken: list[str] = []
+        self.meanwhile: Any = None
+
+    async def claim(self, entry: Entry, **given: Any) -> bool:
+        is_claimed = await super().claim(entry, **given)
+        self.is_claimed = True
+        await asyncio.sleep(20)
+        if self.meanwhile is not None:
+            meanwhile, self.meanwhile = self.meanwhile, None
+            await meanwhile()
+        return is_claimed
+
+    async def recall(self, **given: Any) -> Any:
+        if self.is_claimed and self.fails:
+            raise ConnectionError("away")
+        known = await super().recall(**given)
+        if not self.behind or known.by_id is None:
+            return known
+        return structs.replace(known, by_id=structs.replace(known.by_id, read_at=time.time() - self.behind))
+
+    async def take_over(self, entry: Entry, **given: Any) -> Entry | None:
+        self.taken.append(given["owner"])
+        taken = await super().take_over(entry, **given)
+        if len(self.taken) <= self.slow_takes:
+            await asyncio.sleep(16)
+        return taken
+
+
+PATIENT = Timeouts(call=60, lease=15, overhead=120, in_progress=0)
+
+
+def pay_with(ledger: MemoryLedger, ran: list[str], **options: Any) -> Executor:
+    @tool(**options)
+    async def pay(invoice: str) -> str:
+        """Pay."""
+        ran.append(invoice)
+        return "paid"
+
+    return Executor([pay], policy=ALLOWED, ledger=ledger, timeouts=PATIENT)
+
+
+async def read_entry(ledger: MemoryLedger) -> Entry:
+    entry = (await MemoryLedger.recall(ledger, session_id="s-1", call_id="c-1")).by_id
+    assert entry is not None
+    return entry
+
+
+@pytest.mark.parametrize(("behind", "takes"), [(0, True), (10, False)])
+@warped
+async def test_a_call_whose_claim_took_longer_than_its_lease_runs_once_it_has_another_lease(
+    behind: float, takes: bool
+) -> None:
+    ledger, ran = Slow(behind=behind), list[str]()
+    executor = pay_with(ledger, ran)
+    before = time.time()
+    result = await executor.run(PAYMENT, at())
+
+    assert (result.output, ran) == ("paid", ["R-1"])
+    assert ledger.taken == ([executor.owner] if takes else [])  # By the clock of the ledger, the first one may last.
+    entry = await read_entry(ledger)
+    assert entry.state == "committed"
+    assert entry.lease_until >= before + 20 + 15
+    assert entry.run_until >= before + PATIENT.call + PATIENT.lease_grace + (20 if takes else 0)
+
+
+@pytest.mark.parametrize("is_settled", [False, True])
+@warped
+async def test_a_call_that_another_worker_took_over_before_its_handler_began_does_not_run_here(
+    is_settled: bool,
+) -> None:
+    ledger, ran = Slow(), list[str]()
+
+    async def take_over() -> None:
+        entry = await read_entry(ledger)
+        taken = await MemoryLedger.take_over(
+            ledger, entry, owner="another", lease_until=time.time() + 15, run_until=time.time() + 60
+        )
+        assert taken is not None
+        if is_settled:
+            await ledger.settle(settle_entry(taken, "committed", RecordedResult(text="theirs"), now=time.time()))
+
+    ledger.meanwhile = take_over
+    executor = pay_with(ledger, ran)
+    result = await executor.run(PAYMENT, at())
+
+    assert (code_of(result), ran, ledger.taken) == ("in_progress", [], [])
+    assert (await read_entry(ledger)).owner == "another"
+
+
+@pytest.mark.parametrize("how", [{"fails": True}, {"slow_takes": 9}], ids=["it fails", "it is too slow"])
+@warped
+async def test_a_call_whose_lease_cannot_be_confirmed_does_not_run(how: dict[str, Any]) -> None:
+    ledger, ran = Slow(**how), list[str]()
+    result = await pay_with(ledger, ran).run(PAYMENT, at())
+
+    assert (code_of(result), ran) == ("unavailable", [])
+    assert "Nothing was done" in result.for_model()
+    assert (await read_entry(ledger)).state == "failed"
+
+
+@warped
+async def test_a_call_whose_lease_was_confirmed_slowly_is_confirmed_again() -> None:
+    ledger, ran = Slow(slow_takes=2), list[str]()
+    executor = pay_with(ledger, ran)
+
+    assert (await executor.run(PAYMENT, at())).output == "paid"
+    assert (ran, ledger.taken) == (["R-1"], [executor.owner] * 3)
+
+
+# A doubt that cannot be looked into.
+
+
+class Failing(SharedLedger):
+    """A ledger that can be read so often, and then not any more."""
+
+    reads = 1
+
+    async def recall(self, **given: Any) -> Any:
+        self.reads -= 1
+        if self.reads < 0:
+            raise ConnectionError("away")
+        return await super().recall(**given)
+
+
+@warped
+async def test_a_ledger_that_fails_while_an_owner_is_watched_leaves_a_doubt() -> None:
+    bank = Bank(idempotent=True)
+    await bank.die()
+    await asyncio.sleep(1)  # Time is the subject: the lease is over.
+    bank.ledger.__class__ = Failing
+
+    assert code_of(await bank.start().run(PAYMENT, at(customer_id="ann"))) == "outcome_unknown"
+    assert len(bank.keys) == 1
+
+
+@warped
+async def test_an_owner_that_is_not_known_to_be_gone_when_the_time_is_over_leaves_a_doubt() -> None:
+    bank = Bank(idempotent=True)
+    await bank.die()
+    timeouts = Timeouts(call=0.5, lease=15, lease_grace=0.01, in_progress=5)
+    started = time.monotonic()
+
+    assert code_of(await bank.start(timeouts=timeouts).run(PAYMENT, at(customer_id="ann"))) == "outcome_unknown"
+    assert time.monotonic() - started < 15
+    assert len(bank.keys) == 1
+
+
+@warped
+async def test_a_ledger_that_fails_while_another_process_runs_a_call_leaves_it_in_progress() -> None:
+    bank = Bank()
+    await bank.die(timeouts=Timeouts(call=600, lease=600))
+    bank.ledger.__class__ = Failing
+
+    result = await bank.start(timeouts=Timeouts(in_progress=60)).run(PAYMENT, at(customer_id="ann"))
+    assert (code_of(result), len(bank.keys)) == ("in_progress", 1)
+
+
+@warped
+async def test_a_call_that_another_process_finishes_meanwhile_has_its_result() -> None:
+    bank = Bank()
+    await bank.die(timeouts=Timeouts(call=600, lease=600))
+    waiting = asyncio.create_task(bank.start(timeouts=Timeouts(in_progress=60)).run(PAYMENT, at(customer_id="ann")))
+    await asyncio.sleep(30)
+    assert not waiting.done()
+    entry = (await bank.ledger.recall(session_id="s-1", call_id="c-1")).by_id
+    assert entry is not None
+    await bank.ledger.settle(settle_entry(entry, "committed", RecordedResult(text="theirs"), now=time.time()))
+
+    assert ((await waiting).output, len(bank.keys)) == ("theirs", 1)
+
+
+@warped
+async def test_a_call_that_another_process_runs_for_longer_than_it_is_waited_for_is_in_progress() -> None:
+    bank = Bank()
+    await bank.die(timeouts=Timeouts(call=600, lease=600))
+    started = time.monotonic()
+
+    result = await bank.start(timeouts=Timeouts(in_progress=60)).run(PAYMENT, at(customer_id="ann"))
+
+    assert (code_of(result), len(bank.keys)) == ("in_progress", 1)
+    assert time.monotonic() - started == pytest.approx(60)
+
+
+@warped
+async def test_a_takeover_that_is_cancelled_in_a_hook_that_swallows_it_stays_a_doubt() -> None:
+    bank, hook = Bank(idempotent=True), Stubborn()
+    await bank.die()
+    worker = bank.start(hooks=[hook], timeouts=Timeouts(call=0.5, lease=LEASE, lease_grace=0.01, overhead=600))
+    # A check of who may have the result is passed first: the call is the same caller's own.
+    running = asyncio.create_task(worker.run(PAYMENT, at(customer_id="ann")))
+    await hook.reached.wait()
+    assert worker.cancel("c-1", session_id="s-1")
+
+    assert code_of(await running) == "outcome_unknown"
+    assert len(bank.keys) == 1
+
+
+@warped
+async def test_a_call_whose_changed_arguments_the_tool_does_not_take_any_more_is_not_taken_over() -> None:
+    bank = Bank(idempotent=True)
+    await bank.die()
+    [(ref, entry)] = bank.ledger._by_id.items()  # pyright: ignore[reportPrivateUsage]
+    bank.ledger._by_id[ref] = structs.replace(  # pyright: ignore[reportPrivateUsage]
+        entry, changed_arguments='{"invoice": [1]}'
+    )
+
+    result = await bank.start().run(PAYMENT, at(customer_id="ann"))
+    assert (code_of(result), len(bank.keys)) == ("outcome_unknown", 1)
+
+
+async def test_nobody_says_that_nothing_happened_to_a_call_that_still_runs_here(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    held = Held()
+
+    @tool
+    async def pay() -> str:
+        """Pay."""
+        return await held()
+
+    executor = Executor([pay], policy=ALLOWED)
+    running = asyncio.create_task(executor.run(call("pay"), at()))
+    await held.begun.wait()
+    real = time.time
+    monkeypatch.setattr(time, "time", lambda: real() + 1e6)  # A clock that jumps: its lease seems to be over.
+    with pytest.raises(ConfigError, match="still runs in this process"):
+        await executor.resolve(session_id="s-1", call_id="c-1", happened=False, who="bo")
+    held.go.set()
+
+    assert (await running).output == "done"
+
+
+async def test_what_another_worker_took_over_is_not_recorded_here_and_not_said_to_be() -> None:
+    class Taken(MemoryLedger):
+        """A ledger in which another worker has every call before it is settled."""
+
+        tries = 0
+
+        async def settle(self, entry: Entry, **given: Any) -> None:
+            self.tries += 1
+            raise CallTakenOverError(entry.tool)
+
+    @tool
+    async def pay() -> str:
+        """Pay."""
+        return "paid"
+
+    ledger = Taken()
+    result = await Executor([pay], policy=ALLOWED, ledger=ledger).run(call("pay"), at())
+
+    assert (result.output, result.recorded, ledger.tries) == ("paid", False, 1)

@@ -4,7 +4,7 @@ import asyncio
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from concurrent.futures import Future
 from contextvars import ContextVar
 from typing import Any, ClassVar
@@ -16,7 +16,7 @@ from handrail.core import Progress
 from handrail.errors import ThreadsStrandedError
 from handrail.execute import Limits, MemoryLedger, Timeouts
 from handrail.execute.threads import WorkerThreads
-from tests.execute.helpers import ALLOWED, Book, Heard, at, call, code_of
+from tests.execute.helpers import ALLOWED, Book, Heard, at, call, code_of, list_unawaited
 
 WHO: ContextVar[str] = ContextVar("WHO", default="nobody")
 
@@ -391,7 +391,8 @@ async def test_a_tool_whose_threads_never_come_back_gets_no_more_and_others_stil
     stuck = [asyncio.create_task(threads.run(latch, owner="stuck")) for _ in range(2)]
     for _ in stuck:
         await latch.has_begun()
-    waiting = asyncio.create_task(threads.run(lambda: "never", owner="stuck"))
+    refused: list[str] = []
+    waiting = asyncio.create_task(threads.run(lambda: refused.append("ran"), owner="stuck"))
     other = asyncio.create_task(threads.run(lambda: "free", owner="other"))
     await asyncio.sleep(0)
     stuck[0].cancel()
@@ -410,6 +411,31 @@ async def test_a_tool_whose_threads_never_come_back_gets_no_more_and_others_stil
     latch.go.set()
     await until(lambda: threads.stranded == 0)
     assert await asyncio.wait_for(threads.run(lambda: "again", owner="stuck"), 30) == "again"
+    assert refused == []
+
+
+@pytest.mark.parametrize("max_threads", [1, 5])
+async def test_an_idle_thread_is_used_again(max_threads: int) -> None:
+    threads, used = WorkerThreads(max_threads=max_threads), set[threading.Thread]()
+    for _ in range(5):
+        used.add(await threads.run(threading.current_thread))
+        await until(lambda: threads._idle == 1)  # pyright: ignore[reportPrivateUsage]
+
+    assert len(used) == 1
+
+
+async def test_a_call_that_is_refused_and_cancelled_in_the_same_moment_is_cancelled(latch: Latch) -> None:
+    threads = WorkerThreads(max_threads=1)
+    stuck = asyncio.create_task(threads.run(latch, owner="stuck"))
+    await latch.has_begun()
+    waiting = asyncio.create_task(threads.run(lambda: "never", owner="stuck"))
+    await asyncio.sleep(0)
+    stuck.cancel()
+    stuck.add_done_callback(lambda _: waiting.cancel())
+    await asyncio.wait([stuck, waiting])
+
+    assert waiting.cancelled()
+    assert not threads._queue  # pyright: ignore[reportPrivateUsage]
 
 
 async def test_a_thread_that_cannot_be_started_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -443,3 +469,71 @@ def test_a_sync_caller_that_is_interrupted_cancels_what_it_waits_for(monkeypatch
         Executor().run_coroutine(asyncio.sleep(0))
 
     assert waited.cancelled()
+
+
+@pytest.mark.parametrize("read_only", [True, False])
+async def test_a_call_of_a_tool_whose_threads_never_came_back_does_nothing_and_says_so(
+    read_only: bool, latch: Latch
+) -> None:
+    @tool(read_only=read_only, timeout=0.02, key="n")
+    def work(n: int) -> str:
+        """Block."""
+        return latch()
+
+    book = Book()
+    executor = Executor([work], policy=ALLOWED, limits=Limits(max_threads=1), ledger=book)
+    await executor.run(call("work", "c-1", n=1), at())
+    refused = await executor.run(call("work", "c-2", n=2), at())
+
+    assert (code_of(refused), latch.runs) == ("unavailable", 1)
+    assert "Nothing was done" in refused.for_model()
+    assert await book.state("c-2") == (None if read_only else "failed")
+
+
+@pytest.mark.parametrize("is_coroutine", [True, False])
+async def test_a_thread_that_ends_late_with_code_that_never_ran_leaves_the_outcome_unknown(
+    is_coroutine: bool, latch: Latch, recwarn: pytest.WarningsRecorder
+) -> None:
+    async def later() -> None: ...
+
+    async def stream() -> AsyncGenerator[int]:
+        yield 1
+
+    @tool(timeout=0.02)
+    def work() -> Any:
+        """Block."""
+        latch()
+        return later() if is_coroutine else stream()
+
+    book = Book()
+    executor = Executor([work], policy=ALLOWED, ledger=book)
+    assert code_of(await executor.run(call("work"), at())) == "outcome_unknown"
+    assert await book.state() == "running"
+    latch.go.set()
+    while await book.state() == "running":
+        await asyncio.sleep(0.001)
+
+    assert await book.state() == "unknown"
+    assert list_unawaited(recwarn) == []
+
+
+async def test_no_thread_of_ours_keeps_the_program_from_ending(latch: Latch) -> None:
+    async def find_thread() -> threading.Thread:
+        return threading.current_thread()
+
+    threads = WorkerThreads(max_threads=1)
+    stuck = asyncio.create_task(threads.run(latch, owner="stuck"))
+    await latch.has_begun()
+    waiting = asyncio.create_task(threads.run(threading.current_thread, owner="other"))
+    await asyncio.sleep(0)
+    stuck.cancel()
+    in_its_place = await asyncio.wait_for(waiting, 30)
+    first = await WorkerThreads().run(threading.current_thread)
+    portal = await asyncio.to_thread(Executor().run_coroutine, find_thread())
+
+    assert [thread.daemon for thread in (in_its_place, first, portal)] == [True] * 3
+    assert [thread.name for thread in (in_its_place, first, portal)] == [
+        "handrail-tool",
+        "handrail-tool",
+        "handrail-portal",
+    ]

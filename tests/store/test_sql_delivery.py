@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import text
 
 from handrail.execute import WorkItem
-from handrail.execute.work import parse_work_id
+from handrail.execute.stored_calls import parse_work_id
 from handrail.store import SqlDelivery, SqlStore, open_store
 from tests.clocks import eventually, stopped_clock
 from tests.execute.helpers import quiet

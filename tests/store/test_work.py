@@ -13,7 +13,7 @@ from sqlalchemy import select, text
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from handrail.execute import WorkItem
-from handrail.execute.work import ObservedLease
+from handrail.execute.stored_calls import ObservedLease
 from handrail.store import SqlStore, open_store
 from handrail.store.tables import work as table
 from tests.postgres import BLOCKED, PostgresServer

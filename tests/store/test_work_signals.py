@@ -10,8 +10,8 @@ from msgspec import structs
 from sqlalchemy import text
 
 from handrail.execute import WorkItem
-from handrail.execute.call_notices import CallNotice
 from handrail.execute.recorded_result import RecordedResult
+from handrail.execute.worker_notices import CallNotice
 from handrail.store import SqlStore, open_store
 from tests.clocks import eventually, stopped_clock
 from tests.execute.helpers import quiet

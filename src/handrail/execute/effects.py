@@ -322,7 +322,7 @@ class EffectRunner:
     ) -> ToolResult | None:
         """Wait, claim, run, settle; None if the call could not be claimed. One that `is_new` was not looked up."""
         running = effect.running
-        if self._is_limited or not effect.queue_entry.is_granted or running.stopped_by is not None:
+        if self._is_limited or not effect.queue_entry.is_granted:
             await self._wait_for_turn(effect, admission)
         entry = self._build_entry(effect, known, authorization)
         if self._is_written:

@@ -158,7 +158,7 @@ class HostTools:
         schema: Mapping[str, Any] | None = None,
         registered: CompiledTool | None = None,
         flags: ToolFlags | None = None,
-        is_blocking: bool = False,
+        is_blocking: bool,
     ) -> CompiledTool | None:
         """The tool for one call; None if a tool cannot have this name. One that `is_blocking` runs in a thread."""
 
@@ -298,7 +298,7 @@ class ToolPool:
         retry: RetryPolicy,
         max_output_chars: int | None,
         max_media_bytes: int,
-        can_store: bool = False,
+        can_store: bool,
     ) -> None:
         self._can_store = can_store
         self._policy = policy

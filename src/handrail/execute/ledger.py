@@ -568,7 +568,6 @@ class MemoryLedger:
         if known is None or known.state not in ("running", "unknown") or not is_unchanged(known, entry):
             return None
         taken = take_entry(entry, owner=owner, lease_until=lease_until, run_until=run_until)
-        self._settled.pop((entry.session_id, entry.call_id), None)
         self._write(taken)
         return taken
 

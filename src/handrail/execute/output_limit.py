@@ -63,7 +63,7 @@ class OutputLimiter:
         self._texts[handle] = (session_id, kept)
         self._handles.setdefault(session_id, set()).add(handle)
         self._chars += len(kept)
-        while len(self._texts) > self._max_outputs or (self._chars > self._max_chars and len(self._texts) > 1):
+        while len(self._texts) > self._max_outputs or self._chars > self._max_chars:
             oldest, (owner, forgotten) = self._texts.popitem(last=False)
             self._chars -= len(forgotten)
             self._handles[owner].discard(oldest)

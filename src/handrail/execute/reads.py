@@ -303,7 +303,6 @@ class ReadRunner:
         def arguments() -> dict[str, Any]:
             return tool.dump(value)
 
-        is_admitted = self._admission.is_unlimited
         while True:
             authorization = await self._authorize(compiled, running, value, arguments, context)
             cached = self._get_cached(compiled, call, value, context) if authorization.approval is None else None
@@ -317,9 +316,8 @@ class ReadRunner:
                     entries.append(moved)
             if not entries[-1].is_granted:
                 await running.wait(entries[-1].wait())
-            if not is_admitted:
+            if not self._admission.is_unlimited:
                 await running.wait(admission.acquire(context))
-                is_admitted = True
             if running.stopped_by is not None:
                 raise CallStopped(running.stopped_by)
             if await self._authorizer.consume_approval(authorization, tool, TimeBudget(self._overhead_timeout)):

@@ -37,7 +37,6 @@ class CallStopped(Exception):
     """The call was stopped by its timeout or by a cancellation of this one call; its caller was not cancelled."""
 
     def __init__(self, cause: StopCause) -> None:
-        super().__init__(cause)
         self.cause: StopCause = cause
 
 

@@ -103,7 +103,7 @@ class RunQueue(Struct, eq=False):
             del self.owner[self.key]
 
     def admit_waiting(self) -> None:
-        """Admit as many waiting calls as can run now. An empty queue is forgotten."""
+        """Admit as many waiting calls as can run now. One of the queue runs then: the last to leave forgets it."""
         while self.waiting:
             entry, concurrency = self.waiting[0]
             if not entry.is_over:
@@ -114,8 +114,6 @@ class RunQueue(Struct, eq=False):
                 entry.admit(self)
             else:
                 self.waiting.popleft()
-        if not self.active and self.owner.get(self.key) is self:
-            del self.owner[self.key]
 
     def _can_admit(self, concurrency: Concurrency) -> bool:
         return not self.is_exclusive and (concurrency == "shared" or not self.active)
@@ -193,7 +191,7 @@ class QueueEntry(Struct, eq=False):
         """The entries, with a lock, of the calls that this one is inside of."""
         around, scope = set[QueueEntry](), self.parent
         while scope is not None:
-            if scope.entry is not None and not scope.is_over:
+            if scope.entry is not None:  # That of a call that is over holds nothing.
                 around.add(scope.entry)
             scope = scope.parent
         return around
