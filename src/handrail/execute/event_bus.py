@@ -26,7 +26,7 @@ from handrail.errors import ConfigError
 
 
 class EventBus:
-    """The listeners of an executor. The `emit_…` methods build no event if there are none."""
+    """The listeners of an executor. What every call emits is built only if `has_listeners`."""
 
     __slots__ = ("__weakref__", "_audit", "_by_session", "_redactor", "_slow_after_ms", "has_listeners", "listeners")
 
@@ -89,11 +89,6 @@ class EventBus:
                     call=call,
                 )
             )
-
-    def emit_started(self, call: ToolCall, context: ToolContext[Any]) -> None:
-        """A handler is about to run."""
-        if self.has_listeners:
-            self.emit(build_started(call, context))
 
     def emit_finished(self, call: ToolCall, context: ToolContext[Any], result: ToolResult) -> None:
         """A call has its result, and there are listeners. Of a question, they get redacted arguments."""
