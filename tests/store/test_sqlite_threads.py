@@ -4,7 +4,7 @@ import asyncio
 import sqlite3
 import threading
 from collections.abc import AsyncGenerator, Generator
-from contextlib import contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +61,19 @@ def noted_hops() -> Generator[list[str]]:
         yield hops
     finally:
         SqliteThread._send = send
+
+
+@asynccontextmanager
+async def held_writer(store: SqlStore) -> AsyncGenerator[threading.Event]:
+    """Keep the thread that writes busy until the event is set, or the block ends."""
+    begun, goes_on = threading.Event(), threading.Event()
+    running = asyncio.create_task(store._database.run(lambda _: begun.set() or goes_on.wait()))
+    await asyncio.to_thread(begun.wait)
+    try:
+        yield goes_on
+    finally:
+        goes_on.set()
+        await running
 
 
 @tool(concurrency_safe=True)
@@ -289,19 +302,17 @@ async def test_a_step_whose_caller_was_cancelled_before_it_began_is_not_run(file
 
 
 async def test_steps_that_queue_up_share_a_commit_without_those_that_nobody_waits_for(file: SqlStore) -> None:
-    begun, goes_on = threading.Event(), threading.Event()
-    first = asyncio.create_task(file._database.run(lambda _: begun.set() or goes_on.wait()))
-    await asyncio.to_thread(begun.wait)
-    with noted_commands() as commands:
-        waiting: list[asyncio.Task[str]] = []
-        for number in range(5):
-            waiting.append(asyncio.create_task(file._database.run(insert_setting(f"n-{number}"))))
+    async with held_writer(file) as goes_on:
+        with noted_commands() as commands:
+            waiting: list[asyncio.Task[str]] = []
+            for number in range(5):
+                waiting.append(asyncio.create_task(file._database.run(insert_setting(f"n-{number}"))))
+                await quiet()
+            for number in (0, 3):
+                waiting[number].cancel()
             await quiet()
-        for number in (0, 3):
-            waiting[number].cancel()
-        await quiet()
-        goes_on.set()
-        await asyncio.gather(first, *waiting, return_exceptions=True)
+            goes_on.set()
+            await asyncio.gather(*waiting, return_exceptions=True)
 
     assert commands == ["COMMIT", "BEGIN", *["SAVEPOINT", "RELEASE"] * 3, "COMMIT"]
     assert {name for name in await names(file) if name.startswith("n-")} == {"n-1", "n-2", "n-4"}
@@ -351,38 +362,30 @@ async def test_reads_cannot_write_and_do_not_wait_for_writes(file: SqlStore) -> 
 
 async def test_a_step_waits_for_others_as_long_as_it_may(tmp_path: Path) -> None:
     async with open_store(f"sqlite:///{tmp_path}/a.db", timeout=60.0) as store:
-        begun, goes_on = threading.Event(), threading.Event()
-        first = asyncio.create_task(store._database.run(lambda _: begun.set() or goes_on.wait()))
-        await asyncio.to_thread(begun.wait)
-        with stopped_clock() as clock:
-            started = clock.now
-            waiting = asyncio.create_task(store._database.run(insert_setting("late")))
-            await quiet()
-            clock.now = started + 59.0
-            await quiet()
-            assert not waiting.done()
-            clock.now = started + 60.0
-            await quiet()
-            assert waiting.done()
-        goes_on.set()
-        await first
+        async with held_writer(store):
+            with stopped_clock() as clock:
+                started = clock.now
+                waiting = asyncio.create_task(store._database.run(insert_setting("late")))
+                await quiet()
+                clock.now = started + 59.0
+                await quiet()
+                assert not waiting.done()
+                clock.now = started + 60.0
+                await quiet()
+                assert waiting.done()
         with pytest.raises(StoreError, match="kept it busy for 60 seconds"):
             await waiting
         assert "late" not in await names(store)
 
 
 async def test_closing_waits_for_what_runs_and_does_what_was_just_given(file: SqlStore) -> None:
-    begun, goes_on = threading.Event(), threading.Event()
-    running = asyncio.create_task(file._database.run(lambda _: begun.set() or goes_on.wait()))
-    await asyncio.to_thread(begun.wait)
-    given = asyncio.create_task(file._database.run(insert_setting("given")))
-    closing = asyncio.create_task(file._database.close_idle())
-    await quiet()
-    assert not closing.done()
-    goes_on.set()
-    async with asyncio.timeout(10):
+    async with held_writer(file) as goes_on, asyncio.timeout(10):
+        given = asyncio.create_task(file._database.run(insert_setting("given")))
+        closing = asyncio.create_task(file._database.close_idle())
+        await quiet()
+        assert not closing.done()
+        goes_on.set()
         assert await given == "given"
-        await running
         await closing
     assert "given" in await names(file)
 
@@ -424,17 +427,13 @@ def test_a_store_in_the_next_event_loop_has_its_timeout(tmp_path: Path) -> None:
     first.close()
 
     async def wait_in_vain() -> None:
-        begun, goes_on = threading.Event(), threading.Event()
-        running = asyncio.create_task(store._database.run(lambda _: begun.set() or goes_on.wait()))
-        await asyncio.to_thread(begun.wait)
-        with stopped_clock() as clock:
-            waiting = asyncio.create_task(store._database.run(insert_setting("second")))
-            await quiet()
-            clock.now += 60.0
-            await quiet()
-            assert waiting.done()
-        goes_on.set()
-        await running
+        async with held_writer(store):
+            with stopped_clock() as clock:
+                waiting = asyncio.create_task(store._database.run(insert_setting("second")))
+                await quiet()
+                clock.now += 60.0
+                await quiet()
+                assert waiting.done()
         with pytest.raises(StoreError, match="kept it busy"):
             await waiting
         await store.aclose()
