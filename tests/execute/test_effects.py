@@ -12,6 +12,7 @@ import pytest
 from pydantic import BaseModel, SecretStr
 
 from handrail import Executor, Policy, Rule, Tool, ToolCall, ToolContext, ToolError, ToolResult, tool
+from handrail.authorize import MemoryApprovals
 from handrail.core import CallFinished, CallIgnored, CallStarted
 from handrail.core.failure_results import format_time
 from handrail.execute import Limits, Timeouts
@@ -696,3 +697,31 @@ async def test_a_claim_that_fails_after_its_call_was_given_up_is_taken_back_if_i
     await quiet()
 
     assert (await ledger.state(), runs) == ("failed" if is_written else None, [])
+
+
+@pytest.mark.parametrize("what", ["a hook", "approvals"])
+@warped
+async def test_what_takes_too_long_to_decide_about_a_call_means_that_it_does_not_run(what: str) -> None:
+    async def hang() -> Any:
+        await asyncio.get_running_loop().create_future()
+
+    class Hook:
+        async def authorised(self, call: Any, tool: Any, decision: Any, context: Any) -> None:
+            await hang()
+
+    class Away(MemoryApprovals):
+        is_immediate = False
+
+        async def ask(self, approval: Any) -> Any:
+            return await hang()
+
+    @tool
+    async def pay() -> str:
+        """Pay."""
+        raise AssertionError("nobody has agreed")
+
+    options: dict[str, Any] = {"hooks": [Hook()], "policy": ALLOWED} if what == "a hook" else {"approvals": Away()}
+    executor = Executor([pay], timeouts=Timeouts(overhead=7), **options)
+    result = await asyncio.wait_for(executor.run(call("pay"), at()), 600)
+
+    assert (result.ok, executor.running_calls("s-1")) == (False, ())

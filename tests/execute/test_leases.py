@@ -79,7 +79,7 @@ def test_after_a_while_without_calls_the_thread_ends_and_the_next_call_has_anoth
 
     before, ledger = set(threading.enumerate()), Renewals()
     keeper, entry = keep(ledger, lease_timeout=0.01), an_entry(lease_until=0)
-    for _ in range(2):
+    for number in (1, 2):
         keeper.hold(entry)
         keeper.hold(entry)
         [thread] = find_threads()
@@ -89,6 +89,7 @@ def test_after_a_while_without_calls_the_thread_ends_and_the_next_call_has_anoth
         keeper.release(entry)
         thread.join(PATIENCE)
         assert find_threads() == []
+        assert ledger.ended == number  # What it had opened is closed once.
 
 
 @pytest.mark.parametrize("fault", ["it fails", "it hangs"])

@@ -186,3 +186,16 @@ async def test_a_cassette_replays_media(tmp_path: Path) -> None:
         with Cassette(tmp_path / "tape.json", mode=mode) as cassette:
             result = await Executor(cassette.tools([draw])).run(call("draw"), HERE)
         assert (result.text, result.media) == ("Drawn.", (PICTURE,))
+
+
+@pytest.mark.parametrize(("media", "kind"), [(None, "NoneType"), ("", "str"), (0, "int")])
+async def test_media_that_is_none_is_a_failed_result(media: Any, kind: str, caplog: pytest.LogCaptureFixture) -> None:
+    @tool(read_only=True)
+    async def look() -> ToolResult:
+        """Look."""
+        return ToolResult(output="x", media=media)
+
+    result = await Executor([look]).run(call("look"), HERE)
+
+    assert (result.ok, result.media) == (False, ())
+    assert f"media must be a tuple of MediaPart, not a {kind}" in caplog.text

@@ -500,3 +500,15 @@ async def test_a_value_takes_more_memory_than_its_text(what: str, is_kept: bool,
     again = await executor.run(call("look", "c-2" if cached else "c-1"), at())
 
     assert again.origin == (("cached" if cached else "replayed") if is_kept else "run")
+
+
+@pytest.mark.parametrize(("is_public", "runs"), [(False, 2), (True, 1)])
+async def test_a_cached_result_is_its_customers_unless_it_is_public(is_public: bool, runs: int) -> None:
+    look = Counted(cache_for=60, cache_public=is_public)
+    outputs = [
+        (await look.ask("a", f"c-{number}", session_id=f"s-{number}", customer_id=customer)).output
+        for number, customer in enumerate(("ann", "bob", "ann", "bob"))
+    ]
+
+    assert look.runs == runs
+    assert outputs == (["a 1"] * 4 if is_public else ["a 1", "a 2"] * 2)
