@@ -40,7 +40,10 @@ PARTS = {
     "execute": (["execute"], ["tests/execute", "tests/durable"]),
     "authorize": (["authorize"], ["tests/authorize"]),
     "store": (["store"], ["tests/store", "tests/durable", "tests/chat/test_session_store.py"]),
-    "guide": (["guide/verdicts.py", "guide/evidence.py", "guide/confirmation.py", "guide/claims.py"], ["tests/guide"]),
+    "guide": (
+        ["guide/verdicts.py", "guide/evidence.py", "guide/confirmation.py", "guide/reply_checks.py"],
+        ["tests/guide"],
+    ),
     "phone": ([f"phone/{name}.py" for name in MACHINE], ["tests/phone"]),
 }
 """What is changed, and whose tests must notice it."""

@@ -12,10 +12,10 @@ from handrail.chat import PendingCall
 from handrail.core import Approval
 from handrail.errors import InvalidArgumentsError
 from handrail.guide import GuidelineMatch, ParameterOptions, Plan, ToolVerdict
-from handrail.guide.claims import build_effect, find_false_claims
 from handrail.guide.confirmation import decide_pending, find_objection
 from handrail.guide.evidence import EvidenceSources
 from handrail.guide.parameters import compile_tool
+from handrail.guide.reply_checks import build_effect, find_false_claims, names_hidden
 from handrail.guide.verdicts import (
     NOT_ADAPTED,
     AdaptedArguments,
@@ -24,7 +24,6 @@ from handrail.guide.verdicts import (
     build_arguments_key,
     check_arguments,
     check_plan,
-    names_hidden,
 )
 from handrail.providers import AssistantMessage, UserMessage
 from tests.execute.helpers import at

@@ -64,14 +64,14 @@ async def test_who_holds_a_key_is_a_printable_name(who: str, store: SqlStore) ->
 
 
 async def test_one_result_that_is_delivered_several_times_counts_once(store: SqlStore) -> None:
-    deliveries = store.deliveries
-    assert await deliveries.count("s", "call") == 0
-    await asyncio.gather(*(deliveries.add("s", "call", after=0) for _ in range(5)))
-    assert await deliveries.count("s", "call") == 1
-    await asyncio.gather(*(deliveries.add("s", "call", after=1) for _ in range(5)))
-    await deliveries.add("s", "call", after=0)
+    received = store.received_results
+    assert await received.count("s", "call") == 0
+    await asyncio.gather(*(received.add("s", "call", after=0) for _ in range(5)))
+    assert await received.count("s", "call") == 1
+    await asyncio.gather(*(received.add("s", "call", after=1) for _ in range(5)))
+    await received.add("s", "call", after=0)
 
-    assert await deliveries.count("s", "call") == 2
-    assert await deliveries.count("s", "other") == await deliveries.count("other", "call") == 0
+    assert await received.count("s", "call") == 2
+    assert await received.count("s", "other") == await received.count("other", "call") == 0
     assert await store.purge(before=9_000_000_000) == 1
-    assert await deliveries.count("s", "call") == 0
+    assert await received.count("s", "call") == 0

@@ -121,7 +121,7 @@ async def test_of_one_tenant_only_what_is_its_own_is_deleted(store: SqlStore) ->
             if state == "done":
                 await store.work.end(session_id=item.session_id, call_id=item.call_id)
         store.audit(CircuitBreakerChanged(at=1.0, session_id="s", tenant_id=tenant, tool_name="pay", state="open"))
-    await store.deliveries.add("s", "c", after=0)
+    await store.received_results.add("s", "c", after=0)
     await store.audit.flush()
 
     assert await store.purge(before=1e12, audit_before=2.0, tenant_id="b") == 5
@@ -139,7 +139,7 @@ async def test_of_one_tenant_only_what_is_its_own_is_deleted(store: SqlStore) ->
         ("a", "queued"),
         ("b", "queued"),
     ]
-    assert await store.deliveries.count("s", "c") == 1
+    assert await store.received_results.count("s", "c") == 1
     assert await store.purge(before=1e12) == 9
 
 

@@ -9,11 +9,11 @@ from msgspec import Struct
 from handrail.core.context import ToolContext
 from handrail.core.text import compact_json, encodable
 from handrail.errors import ConfigError
-from handrail.guide.claims import Effect, build_effect
 from handrail.guide.journeys import JourneyStates
 from handrail.guide.parameters import GuidedTool
 from handrail.guide.prefilter import Prefilter
 from handrail.guide.relationships import Relationships
+from handrail.guide.reply_checks import Effect, build_effect
 from handrail.guide.templates import RepliesMode, Template
 from handrail.guide.values import CandidateTool, Criticality, Guideline, Term
 

@@ -6,18 +6,16 @@ from typing import Any, Final, cast
 from msgspec import Struct, structs
 
 from handrail.chat.conversation import PendingCall
-from handrail.core.locale_texts import load_locale
 from handrail.core.log import log
-from handrail.core.text import compact_json, encodable, faithful_json
-from handrail.core.value_mentions import contains_words, mentions_value
+from handrail.core.text import encodable, faithful_json
 from handrail.core.values import ToolCall, ToolResult
 from handrail.errors import ProviderError, shorten
 from handrail.formats.call_parsing import parse_object
-from handrail.guide.claims import Effect, extract_value_words, find_false_claims, has_statements
 from handrail.guide.compiled_agent import Guide
 from handrail.guide.judge_requests import JudgeClient, NoResponse
 from handrail.guide.parameters import GuidedTool
 from handrail.guide.read_back import add_read_back, format_value
+from handrail.guide.reply_checks import add_not_done, find_problem, list_committed
 from handrail.guide.templates import fill_templates
 from handrail.guide.trace import ReplyTrace
 from handrail.guide.values import (
@@ -31,8 +29,8 @@ from handrail.guide.values import (
     ReplyRequest,
     ToolInsights,
 )
-from handrail.guide.verdicts import MalformedResponse, names_hidden
-from handrail.providers.messages import AssistantMessage, Message, ToolMessage, UserMessage
+from handrail.guide.verdicts import MalformedResponse
+from handrail.providers.messages import AssistantMessage
 
 MAX_DRAFTS: Final = 2
 """The most drafts of a reply before a plain text replaces it."""
@@ -78,7 +76,7 @@ class ReplyWriter:
             try:
                 draft = await self._client.ask(lambda problem, asked=asked: self._ask(asked, problem), check_draft)
             except ProviderError as failed:
-                if not _list_committed(request.results, self._guide):
+                if not list_committed(request.results, self._guide.effects):
                     raise
                 # The customer is told that it was done, whatever fails after it.
                 draft = NoResponse(f"the provider failed: {failed.code}")
@@ -101,7 +99,15 @@ class ReplyWriter:
                     "template must be the id of an approved text, or 'none'" if templates else "no text is approved"
                 )
             else:
-                problem = await self._find_problem(text, draft, request, considered)
+                problem = await find_problem(
+                    text,
+                    draft,
+                    request,
+                    considered,
+                    effects=self._guide.effects,
+                    tools=self._guide.tools,
+                    ask_judge=self._ask_for_claims,
+                )
             if problem is None:
                 return self._finish(text, request, number + 1, rejected, template=draft.template)
             rejected.append(problem)
@@ -116,6 +122,18 @@ class ReplyWriter:
     async def _ask(self, request: ReplyRequest, problem: str) -> Draft:
         return await self._judge.reply(structs.replace(request, error=problem) if problem else request)
 
+    async def _ask_for_claims(self, text: str, tools: tuple[str, ...]) -> tuple[str, ...]:
+        """Ask a judge that can check a reply which of these tools' effects it claims."""
+        judge = self._judge
+        if not isinstance(judge, ClaimChecker):
+            return ()
+        claimed = await self._client.ask(lambda _: judge.check(text, tools), _check_tool_names)
+        if isinstance(claimed, NoResponse):
+            log.warning("a reply could not be checked by the judge: %s", claimed.reason)
+            return ()
+        self._client.model_calls += 1
+        return claimed
+
     def _finish(
         self,
         text: str,
@@ -126,10 +144,8 @@ class ReplyWriter:
         replaced: bool = False,
         template: str = "",
     ) -> WrittenReply:
-        if not replaced and (open_tools := _find_unmet(request, self._guide)) and has_statements(text):
-            # Whatever the text says or seems to say: what the customer wanted has not happened.
-            names = ", ".join(name.replace("_", " ") for name in open_tools)
-            text = f"{text.strip()}\n\n{load_locale(self._get_locale())['reply.not_done'].format(calls=names)}"
+        if not replaced:
+            text = add_not_done(text, request, self._guide.effects, self._get_locale)
         if request.pending or request.withdrawn:
             text = add_read_back(
                 text, request.pending, self._guide.tools, self._get_locale(), withdrawn=request.withdrawn
@@ -143,141 +159,6 @@ class ReplyWriter:
             template=template,
         )
         return WrittenReply(text=text)
-
-    # Checks.
-
-    async def _find_problem(self, text: str, draft: Draft, request: ReplyRequest, considered: Set[str]) -> str | None:
-        """Find a false claim or a hidden name in a draft."""
-        guide = self._guide
-        if not guide.effects and not guide.has_hidden:
-            return None
-        calls = [
-            call for message in request.messages if isinstance(message, AssistantMessage) for call in message.calls
-        ]
-        calls += [waiting.call for waiting in request.pending]
-        said = [message.text for message in request.messages if isinstance(message, UserMessage)]
-        if (name := _find_hidden_name(text, guide, calls, said)) is not None:
-            return f"it names {name}, which the customer must not hear of"
-        committed = _find_committed(request.messages, request.results, guide)
-        in_turn = _list_committed(request.results, guide)
-        open_effects = _find_open_effects(guide, request, considered, in_turn)
-        in_turn -= {effect.tool for effect in open_effects}
-        others = [effect for name, effect in guide.effects.items() if name not in considered and name not in committed]
-        done = [guide.effects[name] for name in (in_turn if open_effects else committed)]
-        names = {effect.tool for effect in open_effects}
-        if (claimed_tool := _find_false_claim(draft, calls, request, guide, names)) is not None:
-            return f"it claims an effect that did not happen: {claimed_tool}"
-        earlier = _find_earlier_effects(guide, calls, request)
-        if found := find_false_claims(
-            text, candidates=open_effects, others=others, committed=done, earlier=() if open_effects else earlier
-        ):
-            return f"it claims an effect that did not happen: {found[0]}"
-        if names and isinstance(self._judge, ClaimChecker):
-            claimed = await self._client.ask(
-                lambda _: cast(ClaimChecker, self._judge).check(text, tuple(sorted(names))), _check_tool_names
-            )
-            if not isinstance(claimed, NoResponse):
-                self._client.model_calls += 1
-                if wrong := [name for name in claimed if name in names]:
-                    return f"it claims an effect that did not happen: {wrong[0]}"
-            else:
-                log.warning("a reply could not be checked by the judge: %s", claimed.reason)
-        return None
-
-
-def _find_unmet(request: ReplyRequest, guide: Guide) -> list[str]:
-    """Find the effects that were wanted in this turn and did not happen, without those that are read back anyway."""
-    if not guide.effects:
-        return []
-    wanted = {
-        evaluation.tool
-        for evaluation in request.insights.evaluations
-        if evaluation.state == "cannot_run" and evaluation.guideline_ids
-    }
-    wanted |= {result.tool_name for result in request.results if result.error is not None}
-    wanted |= {waiting.call.name for waiting in request.pending if waiting.approval.by != "customer"}
-    happened = {result.tool_name for result in request.results if result.error is None}
-    read_back = {waiting.call.name for waiting in request.pending if waiting.approval.by == "customer"}
-    return [name for name in guide.effects if name in wanted - happened - read_back]
-
-
-def _find_false_claim(
-    draft: Draft, calls: Sequence[ToolCall], request: ReplyRequest, guide: Guide, open_tools: Set[str]
-) -> str | None:
-    """Find a claim that the judge itself reports, and that no successful call of this conversation bears out."""
-    ok = _list_successes(request)
-    for claim in draft.claims:
-        effect = Claim(claim) if isinstance(claim, str) else claim
-        tool, claimed = effect.tool, effect.arguments
-        if tool not in guide.effects:
-            continue
-        made = [parse_object(call.arguments_json) for call in calls if call.name == tool and call.id in ok]
-        if tool in open_tools and not claimed:
-            return tool
-        if not any(all(_is_equal(given.get(name), value) for name, value in claimed.items()) for given in made):
-            return f"{tool}({compact_json(dict(claimed))})" if claimed else tool
-    return None
-
-
-def _is_equal(given: Any, claimed: Any) -> bool:
-    return given == claimed or (isinstance(claimed, str | int | float) and mentions_value(str(claimed), given))
-
-
-def _list_successes(request: ReplyRequest) -> set[str]:
-    """List the calls of this conversation that succeeded."""
-    history = (message.results for message in request.messages if isinstance(message, ToolMessage))
-    return {result.call_id for results in (*history, request.results) for result in results if result.error is None}
-
-
-def _find_earlier_effects(guide: Guide, calls: Sequence[ToolCall], request: ReplyRequest) -> list[Effect]:
-    """Find the effects that happened in this conversation, with the words of their arguments and outputs."""
-    ok = _list_successes(request)
-    said = [
-        result.for_model()
-        for message in request.messages
-        if isinstance(message, ToolMessage)
-        for result in message.results
-    ]
-    shared = extract_value_words(" ".join([*said, *(result.for_model() for result in request.results)]))
-    return [
-        structs.replace(
-            effect,
-            done_values=shared.union(*(extract_value_words(call.arguments_json) for call in made)),
-        )
-        for name, effect in guide.effects.items()
-        if (made := [call for call in calls if call.name == name and call.id in ok])
-    ]
-
-
-def _find_open_effects(guide: Guide, request: ReplyRequest, considered: Set[str], in_turn: Set[str]) -> list[Effect]:
-    """Find the effects that were considered in this turn and did not happen, or not with all arguments."""
-    results = {result.call_id: result.error is None for result in request.results}
-    made = [call for message in request.messages if isinstance(message, AssistantMessage) for call in message.calls]
-    calls = [(call, results[call.id]) for call in made if call.id in results]
-    calls += [(pending_call.call, False) for pending_call in request.pending]
-    found: list[Effect] = []
-    for name, effect in guide.effects.items():
-        failed = [extract_value_words(call.arguments_json) for call, ok in calls if call.name == name and not ok]
-        done = [extract_value_words(call.arguments_json) for call, ok in calls if call.name == name and ok]
-        if name in in_turn and not failed:
-            continue
-        if name in considered:
-            values = {"open_values": frozenset[str]().union(*failed), "done_values": frozenset[str]().union(*done)}
-            found.append(structs.replace(effect, **values) if done else effect)
-    return found
-
-
-def _find_hidden_name(text: str, guide: Guide, hidden: Sequence[ToolCall], said: Sequence[str]) -> str | None:
-    """Find a hidden parameter that a text names, or whose value it contains although the customer has not said it."""
-    for tool in guide.tools.values():
-        if not tool.hidden:
-            continue
-        calls = [parse_object(call.arguments_json) for call in hidden if call.name == tool.name]
-        values = [given[name] for given in calls for name in tool.hidden if name in given]
-        values = [value for value in values if not any(contains_words(words, str(value)) for words in said)]
-        if (found := names_hidden(tool, text, values)) is not None:
-            return found
-    return None
 
 
 def hide_arguments(call: ToolCall, tools: Mapping[str, GuidedTool]) -> ToolCall:
@@ -346,20 +227,6 @@ def _check_tool_names(response: object) -> tuple[str, ...]:
     ):
         raise MalformedResponse("The response must be a tuple of names of tools.")
     return tuple(cast(Sequence[str], response))
-
-
-def _list_committed(results: Sequence[ToolResult], guide: Guide) -> set[str]:
-    return {result.tool_name for result in results if result.error is None and result.tool_name in guide.effects}
-
-
-def _find_committed(messages: Sequence[Message], results: Sequence[ToolResult], guide: Guide) -> set[str]:
-    """Find the effects that happened in this conversation."""
-    found = _list_committed(results, guide)
-    if len(found) < len(guide.effects):
-        for message in messages:
-            if isinstance(message, ToolMessage):
-                found |= _list_committed(message.results, guide)
-    return found
 
 
 # A reply without a model.

@@ -11,7 +11,6 @@ from pydantic_core import from_json
 from handrail.core.context import ToolContext
 from handrail.core.log import log
 from handrail.core.text import canonical_json, encodable, faithful_json
-from handrail.core.value_mentions import contains_words
 from handrail.core.values import ToolCall
 from handrail.errors import InvalidArgumentsError, ToolError, shorten
 from handrail.formats.call_parsing import parse_object
@@ -19,6 +18,7 @@ from handrail.guide.compiled_agent import RANK, Guide
 from handrail.guide.evidence import EvidenceSources, find_missing_evidence
 from handrail.guide.journeys import CallOrder
 from handrail.guide.parameters import GuidedTool, adapt_value, read_enum
+from handrail.guide.reply_checks import names_hidden
 from handrail.guide.values import (
     GuidelineMatch,
     InvalidData,
@@ -33,8 +33,6 @@ MAX_MATCHES: Final = 1_000
 MAX_VERDICTS: Final = 100
 """The most verdicts that a plan may have."""
 MAX_REASON: Final = 500
-_MIN_HIDDEN: Final = 4
-"""The fewest characters of a hidden value that is looked for in texts."""
 
 _STATES: Final = ("needs_to_run", "data_already_in_context", "not_applicable", "cannot_run")
 _PLACE: Final = re.compile(r"^- ([^:\n]*): (.*)$", re.MULTILINE)
@@ -321,23 +319,6 @@ def _describe_parameter(tool: GuidedTool, name: str) -> _Description:
 def _list_enum_values(tool: GuidedTool, name: str) -> Sequence[Any]:
     """List the values that the schema allows for a parameter."""
     return read_enum(tool.properties.get(name), tool.tool.input_schema)
-
-
-def names_hidden(tool: GuidedTool, text: str, values: Iterable[Any]) -> str | None:
-    """Find a hidden parameter of a tool that a text names, or whose value it contains; return its name, or `a value`.
-
-    A value of few characters stands in too many texts to tell anything.
-    """
-    for parameter in sorted(tool.hidden):
-        forms = (parameter, tool.get_options(parameter).display_name)
-        if any(form and contains_words(text, form) for form in forms):
-            return parameter
-    texts = (str(value) for value in values if not isinstance(value, bool) and value is not None)
-    return (
-        "a value"
-        if any(len(value_text) >= _MIN_HIDDEN and contains_words(text, value_text) for value_text in texts)
-        else None
-    )
 
 
 class PlannedCall(Struct, frozen=True, kw_only=True):

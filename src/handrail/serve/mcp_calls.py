@@ -195,7 +195,7 @@ class GatewayCalls:
         if (arriving := self._unsettled.get((context.session_id, digest))) is not None:
             await asyncio.wait([arriving], timeout=_DELIVERY_SECONDS)
         try:
-            count = await self._store.deliveries.count(context.session_id, digest)
+            count = await self._store.received_results.count(context.session_id, digest)
         except StoreError:  # The ledger cannot be read either: the call is refused.
             log.exception("what was delivered to a client cannot be looked up")
             return None
@@ -250,7 +250,7 @@ class GatewayCalls:
         async def settle(is_delivered: bool) -> None:
             try:
                 if is_delivered:
-                    await self._store.deliveries.add(*ref, after=count)
+                    await self._store.received_results.add(*ref, after=count)
             except Exception:
                 log.exception("that a result was delivered cannot be recorded: the next equal call gets it again")
             finally:

@@ -43,7 +43,7 @@ async def purge_audit(database: Database, *, before: float, tenant_id: str | Non
     return await _purge_rows(database, audit, audit.c.at, before, *_is_of(audit, tenant_id))
 
 
-async def purge_deliveries(database: Database, *, before: float) -> int:
+async def purge_received_results(database: Database, *, before: float) -> int:
     """Forget what clients received before this time; return of how many calls."""
     return await _purge_rows(database, deliveries, deliveries.c.at, before)
 

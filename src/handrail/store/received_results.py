@@ -9,8 +9,8 @@ from handrail.store.database import Database
 from handrail.store.tables import deliveries as table
 
 
-class SqlDeliveries:
-    """Counts the results that were delivered for one call of a session, in all processes that share a database.
+class SqlReceivedResults:
+    """Counts the results that a client received for one call of a session, in all processes that share a database.
 
     A client that lost a response sends the same call again: the count is as it was, so that it is the same call. When
     the result has been delivered, the next equal call is another one.
@@ -21,12 +21,12 @@ class SqlDeliveries:
         self._insert = (sqlite if database.is_sqlite else postgresql).insert(table).on_conflict_do_nothing()
 
     async def count(self, session_id: str, call_digest: str) -> int:
-        """How often the result of this call was delivered."""
+        """How often the client received the result of this call."""
         rows = await self._database.fetch(_COUNT, {"of_session": session_id, "of_call": call_digest})
         return rows[0][0] if rows else 0
 
     async def add(self, session_id: str, call_digest: str, *, after: int) -> None:
-        """Count one more delivery, if `after` is the count now: the same result may be delivered several times."""
+        """Count one more, if `after` is the count now: the same result may be received several times."""
         now = time.time()
         if after == 0:
             values = {"session_id": session_id, "call_digest": call_digest, "count": 1, "at": now}

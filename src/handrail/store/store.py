@@ -18,12 +18,12 @@ from handrail.store.ledger import SqlLedger
 from handrail.store.purge import (
     purge_approvals,
     purge_audit,
-    purge_deliveries,
+    purge_received_results,
     purge_sessions,
     purge_settled,
     purge_work,
 )
-from handrail.store.received_results import SqlDeliveries
+from handrail.store.received_results import SqlReceivedResults
 from handrail.store.schema_version import ensure_newest
 from handrail.store.scratch import ScratchStore
 from handrail.store.sessions import SqlSessionStore
@@ -77,7 +77,7 @@ class SqlStore:
         self.tenants = SqlTenants(database)
         self.webhooks = SqlWebhookClaims(database)
         self.keys = SqlKeys(database, on_event=self.audit)
-        self.deliveries = SqlDeliveries(database)
+        self.received_results = SqlReceivedResults(database)
         self.turns = SqlTurns(database)
 
     @property
@@ -140,7 +140,7 @@ class SqlStore:
         deleted += await purge_sessions(self._database, before=before, tenant_id=tenant_id)
         deleted += await purge_work(self._database, before=before, tenant_id=tenant_id)
         if tenant_id is None:
-            deleted += await purge_deliveries(self._database, before=before)
+            deleted += await purge_received_results(self._database, before=before)
         if audit_before is not None:
             rows = await purge_audit(self._database, before=audit_before, tenant_id=tenant_id)
             if rows or tenant_id is None:

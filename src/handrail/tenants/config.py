@@ -27,21 +27,13 @@ from handrail.guide.values import Guideline
 from handrail.tenants.audio import Audio, Transcription
 from handrail.tenants.guidelines import TenantGuideline
 from handrail.tenants.opening_hours import OpeningHours, OutOfHours, Timezone
-from handrail.tenants.phone_addresses import normalise_number, normalise_target
+from handrail.tenants.phone_addresses import check_is_text, normalise_number, normalise_target
 from handrail.tenants.section import Id, Section, Text
 from handrail.tenants.texts import Texts
 from handrail.tenants.tool_source_config import McpServerConfig, OpenApiConfig
 
 Label = Annotated[str, Field(max_length=200)]
-
-
-def _check_number(number: Any) -> Any:
-    if isinstance(number, int) and not isinstance(number, bool):
-        raise ValueError("must be text; write the number in quotes, such as '+33100000000'")
-    return number
-
-
-Number = Annotated[str, BeforeValidator(_check_number), AfterValidator(normalise_number)]
+Number = Annotated[str, BeforeValidator(check_is_text), AfterValidator(normalise_number)]
 
 
 class Destination(Section):
@@ -51,7 +43,7 @@ class Destination(Section):
     label: Label = ""
     """What people call it; spoken to the caller."""
     description_for_model: Annotated[str, Field(max_length=1_000)] = ""
-    target_uri: Annotated[str, BeforeValidator(_check_number), AfterValidator(normalise_target)] = Field(repr=False)
+    target_uri: Annotated[str, BeforeValidator(check_is_text), AfterValidator(normalise_target)] = Field(repr=False)
     """Where the call goes; never sent to a model. A telephone number becomes a `tel:` address."""
     enabled: bool = True
     priority: int = 0

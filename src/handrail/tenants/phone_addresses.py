@@ -1,7 +1,7 @@
-"""Addresses that a phone call can be transferred to."""
+"""Addresses that a phone call can be transferred to, and the numbers that callers dial."""
 
 import re
-from typing import Final
+from typing import Any, Final
 
 _NUMBER: Final = re.compile(r"\+[1-9][0-9]{6,14}")
 _SEPARATORS: Final = re.compile(r"[ .()\-]")
@@ -10,6 +10,13 @@ _SIP: Final = re.compile(
     rf"sips?:[A-Za-z0-9_.!~*'&=+$,;?/%-]{{1,128}}@(?:{_HOST}|\[[0-9A-Fa-f:.]+\])(?::[0-9]{{1,5}})?"
     r"(?:;[A-Za-z0-9_.-]{1,64}(?:=[A-Za-z0-9_.-]{1,128})?){0,8}"
 )
+
+
+def check_is_text(number: Any) -> Any:
+    """Refuse a telephone number that YAML read as a number, because it stands without quotes."""
+    if isinstance(number, int) and not isinstance(number, bool):
+        raise ValueError("must be text; write the number in quotes, such as '+33100000000'")
+    return number
 
 
 def normalise_number(number: str) -> str:

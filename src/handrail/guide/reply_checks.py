@@ -1,12 +1,230 @@
-"""Finds sentences in a reply that claim an effect which did not happen, by English word patterns."""
+"""Checks a reply before it is sent: for claims of effects that did not happen, hidden values, and what is not done."""
 
 import re
-from collections.abc import Iterable, Sequence, Set
-from typing import Final
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence, Set
+from typing import Any, Final
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
+from handrail.core.locale_texts import load_locale
 from handrail.core.patterns import LazyPattern
+from handrail.core.text import compact_json
+from handrail.core.value_mentions import contains_words, mentions_value
+from handrail.core.values import ToolCall, ToolResult
+from handrail.formats.call_parsing import parse_object
+from handrail.guide.parameters import GuidedTool
+from handrail.guide.values import Claim, Draft, ReplyRequest
+from handrail.providers.messages import AssistantMessage, Message, ToolMessage, UserMessage
+
+_MIN_HIDDEN: Final = 4
+"""The fewest characters of a hidden value that is looked for in texts."""
+
+
+class Effect(Struct, frozen=True, kw_only=True):
+    """A consequential tool, and the word stems that refer to it."""
+
+    tool: str
+    stems: frozenset[str]
+    open_values: frozenset[str] = frozenset()
+    """Words of the arguments of calls that did not happen, if other calls of the tool did."""
+    done_values: frozenset[str] = frozenset()
+    """Words of the arguments of calls that happened."""
+
+    def is_claimed_by(self, stems: Set[str], words: Set[str]) -> bool:
+        """Whether a claim can be about this effect, with arguments with which it did not happen."""
+        if not self.stems & stems:
+            return False
+        return not (self.done_values & words) or bool((self.open_values - self.done_values) & words)
+
+
+async def find_problem(
+    text: str,
+    draft: Draft,
+    request: ReplyRequest,
+    considered: Set[str],
+    *,
+    effects: Mapping[str, Effect],
+    tools: Mapping[str, GuidedTool],
+    ask_judge: Callable[[str, tuple[str, ...]], Awaitable[Sequence[str]]],
+) -> str | None:
+    """Find a false claim or a hidden name in a draft.
+
+    `considered` has the tools that were candidates in this turn; `ask_judge` returns which of some tools' effects a
+    text claims.
+    """
+    if not effects and not any(tool.hidden for tool in tools.values()):
+        return None
+    calls = [call for message in request.messages if isinstance(message, AssistantMessage) for call in message.calls]
+    calls += [waiting.call for waiting in request.pending]
+    said = [message.text for message in request.messages if isinstance(message, UserMessage)]
+    if (name := _find_hidden_name(text, tools, calls, said)) is not None:
+        return f"it names {name}, which the customer must not hear of"
+    committed = _find_committed(request.messages, request.results, effects)
+    in_turn = list_committed(request.results, effects)
+    open_effects = _find_open_effects(effects, request, considered, in_turn)
+    in_turn -= {effect.tool for effect in open_effects}
+    others = [effect for name, effect in effects.items() if name not in considered and name not in committed]
+    done = [effects[name] for name in (in_turn if open_effects else committed)]
+    names = {effect.tool for effect in open_effects}
+    if (claimed_tool := _find_reported_claim(draft, calls, request, effects, names)) is not None:
+        return f"it claims an effect that did not happen: {claimed_tool}"
+    earlier = _find_earlier_effects(effects, calls, request)
+    if found := find_false_claims(
+        text, candidates=open_effects, others=others, committed=done, earlier=() if open_effects else earlier
+    ):
+        return f"it claims an effect that did not happen: {found[0]}"
+    if names:
+        claimed = await ask_judge(text, tuple(sorted(names)))
+        if wrong := [name for name in claimed if name in names]:
+            return f"it claims an effect that did not happen: {wrong[0]}"
+    return None
+
+
+def add_not_done(text: str, request: ReplyRequest, effects: Mapping[str, Effect], get_locale: Callable[[], str]) -> str:
+    """Add the line "Not done so far: …" if a wanted call did not happen and the text has a statement."""
+    if (unmet := _find_unmet(request, effects)) and has_statements(text):
+        # Whatever the text says or seems to say: what the customer wanted has not happened.
+        names = ", ".join(name.replace("_", " ") for name in unmet)
+        return f"{text.strip()}\n\n{load_locale(get_locale())['reply.not_done'].format(calls=names)}"
+    return text
+
+
+def _find_unmet(request: ReplyRequest, effects: Mapping[str, Effect]) -> list[str]:
+    """Find the effects that were wanted in this turn and did not happen, without those that are read back anyway."""
+    if not effects:
+        return []
+    wanted = {
+        evaluation.tool
+        for evaluation in request.insights.evaluations
+        if evaluation.state == "cannot_run" and evaluation.guideline_ids
+    }
+    wanted |= {result.tool_name for result in request.results if result.error is not None}
+    wanted |= {waiting.call.name for waiting in request.pending if waiting.approval.by != "customer"}
+    happened = {result.tool_name for result in request.results if result.error is None}
+    read_back = {waiting.call.name for waiting in request.pending if waiting.approval.by == "customer"}
+    return [name for name in effects if name in wanted - happened - read_back]
+
+
+def _find_reported_claim(
+    draft: Draft, calls: Sequence[ToolCall], request: ReplyRequest, effects: Mapping[str, Effect], open_tools: Set[str]
+) -> str | None:
+    """Find a claim that the judge itself reports, and that no successful call of this conversation bears out."""
+    ok = _list_successes(request)
+    for claim in draft.claims:
+        effect = Claim(claim) if isinstance(claim, str) else claim
+        tool, claimed = effect.tool, effect.arguments
+        if tool not in effects:
+            continue
+        made = [parse_object(call.arguments_json) for call in calls if call.name == tool and call.id in ok]
+        if tool in open_tools and not claimed:
+            return tool
+        if not any(all(_is_equal(given.get(name), value) for name, value in claimed.items()) for given in made):
+            return f"{tool}({compact_json(dict(claimed))})" if claimed else tool
+    return None
+
+
+def _is_equal(given: Any, claimed: Any) -> bool:
+    return given == claimed or (isinstance(claimed, str | int | float) and mentions_value(str(claimed), given))
+
+
+def _list_successes(request: ReplyRequest) -> set[str]:
+    """List the calls of this conversation that succeeded."""
+    history = (message.results for message in request.messages if isinstance(message, ToolMessage))
+    return {result.call_id for results in (*history, request.results) for result in results if result.error is None}
+
+
+def _find_earlier_effects(
+    effects: Mapping[str, Effect], calls: Sequence[ToolCall], request: ReplyRequest
+) -> list[Effect]:
+    """Find the effects that happened in this conversation, with the words of their arguments and outputs."""
+    ok = _list_successes(request)
+    said = [
+        result.for_model()
+        for message in request.messages
+        if isinstance(message, ToolMessage)
+        for result in message.results
+    ]
+    shared = _extract_value_words(" ".join([*said, *(result.for_model() for result in request.results)]))
+    return [
+        structs.replace(
+            effect,
+            done_values=shared.union(*(_extract_value_words(call.arguments_json) for call in made)),
+        )
+        for name, effect in effects.items()
+        if (made := [call for call in calls if call.name == name and call.id in ok])
+    ]
+
+
+def _find_open_effects(
+    effects: Mapping[str, Effect], request: ReplyRequest, considered: Set[str], in_turn: Set[str]
+) -> list[Effect]:
+    """Find the effects that were considered in this turn and did not happen, or not with all arguments."""
+    results = {result.call_id: result.error is None for result in request.results}
+    made = [call for message in request.messages if isinstance(message, AssistantMessage) for call in message.calls]
+    calls = [(call, results[call.id]) for call in made if call.id in results]
+    calls += [(pending_call.call, False) for pending_call in request.pending]
+    found: list[Effect] = []
+    for name, effect in effects.items():
+        failed = [_extract_value_words(call.arguments_json) for call, ok in calls if call.name == name and not ok]
+        done = [_extract_value_words(call.arguments_json) for call, ok in calls if call.name == name and ok]
+        if name in in_turn and not failed:
+            continue
+        if name in considered:
+            values = {"open_values": frozenset[str]().union(*failed), "done_values": frozenset[str]().union(*done)}
+            found.append(structs.replace(effect, **values) if done else effect)
+    return found
+
+
+def _find_hidden_name(
+    text: str, tools: Mapping[str, GuidedTool], hidden: Sequence[ToolCall], said: Sequence[str]
+) -> str | None:
+    """Find a hidden parameter that a text names, or whose value it contains although the customer has not said it."""
+    for tool in tools.values():
+        if not tool.hidden:
+            continue
+        calls = [parse_object(call.arguments_json) for call in hidden if call.name == tool.name]
+        values = [given[name] for given in calls for name in tool.hidden if name in given]
+        values = [value for value in values if not any(contains_words(words, str(value)) for words in said)]
+        if (found := names_hidden(tool, text, values)) is not None:
+            return found
+    return None
+
+
+def names_hidden(tool: GuidedTool, text: str, values: Iterable[Any]) -> str | None:
+    """Find a hidden parameter of a tool that a text names, or whose value it contains; return its name, or `a value`.
+
+    A value of few characters stands in too many texts to tell anything.
+    """
+    for parameter in sorted(tool.hidden):
+        forms = (parameter, tool.get_options(parameter).display_name)
+        if any(form and contains_words(text, form) for form in forms):
+            return parameter
+    texts = (str(value) for value in values if not isinstance(value, bool) and value is not None)
+    return (
+        "a value"
+        if any(len(value_text) >= _MIN_HIDDEN and contains_words(text, value_text) for value_text in texts)
+        else None
+    )
+
+
+def list_committed(results: Sequence[ToolResult], effects: Mapping[str, Effect]) -> set[str]:
+    """List the tools of results that are effects which happened."""
+    return {result.tool_name for result in results if result.error is None and result.tool_name in effects}
+
+
+def _find_committed(
+    messages: Sequence[Message], results: Sequence[ToolResult], effects: Mapping[str, Effect]
+) -> set[str]:
+    """Find the effects that happened in this conversation."""
+    found = list_committed(results, effects)
+    if len(found) < len(effects):
+        for message in messages:
+            if isinstance(message, ToolMessage):
+                found |= list_committed(message.results, effects)
+    return found
+
+
+# Claims in English sentences.
 
 _IRREGULAR: Final = {
     "sent": "send", "paid": "pay", "bought": "buy", "made": "make", "withdrew": "withdraw", "withdrawn": "withdraw",
@@ -108,23 +326,6 @@ _STOP: Final = frozenset(
 )  # fmt: skip
 
 
-class Effect(Struct, frozen=True, kw_only=True):
-    """A consequential tool, and the word stems that refer to it."""
-
-    tool: str
-    stems: frozenset[str]
-    open_values: frozenset[str] = frozenset()
-    """Words of the arguments of calls that did not happen, if other calls of the tool did."""
-    done_values: frozenset[str] = frozenset()
-    """Words of the arguments of calls that happened."""
-
-    def is_claimed_by(self, stems: Set[str], words: Set[str]) -> bool:
-        """Whether a claim can be about this effect, with arguments with which it did not happen."""
-        if not self.stems & stems:
-            return False
-        return not (self.done_values & words) or bool((self.open_values - self.done_values) & words)
-
-
 def build_effect(name: str, description: str = "") -> Effect:
     """Build the effect of a tool from the words of its name and the first words of its description."""
     words = _split_words(f"{name.replace('_', ' ')} {' '.join(description.split()[:8])}")
@@ -163,7 +364,7 @@ def _is_false_claim(
     )
     kinds.append(_find_indirect_kind(lowered))
     for how in filter(None, kinds):
-        stems, words = {_stem(word) for word in _split_words(lowered)}, extract_value_words(lowered)
+        stems, words = {_stem(word) for word in _split_words(lowered)}, _extract_value_words(lowered)
         done = any(effect.stems & stems for effect in committed)
         wrong = any(candidate.is_claimed_by(stems, words) for candidate in candidates)
         explained = done or any(candidate.stems & stems and candidate.done_values & words for candidate in candidates)
@@ -182,7 +383,7 @@ def _is_other_effect(sentence: str, earlier: Sequence[Effect]) -> bool:
     if all(_find_claim_kind(clause) is None for clause in _CLAUSE.compiled.split(lowered)):
         return False
     stems = {_stem(word) for word in _split_words(lowered)}
-    numbers = {word for word in extract_value_words(lowered) if word.isdigit()}
+    numbers = {word for word in _extract_value_words(lowered) if word.isdigit()}
     return any(effect.stems & stems and numbers - effect.done_values for effect in earlier)
 
 
@@ -234,7 +435,7 @@ def _is_past(word: str) -> bool:
     return word.endswith("ed") and _BASE.compiled.match(word) is not None
 
 
-def extract_value_words(text: str) -> frozenset[str]:
+def _extract_value_words(text: str) -> frozenset[str]:
     """Extract the words and numbers of a text, to compare values."""
     return frozenset(re.findall(r"\w+", re.sub(r"(?<=\d),(?=\d{3}\b)", "", text.casefold())))
 

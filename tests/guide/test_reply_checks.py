@@ -1,4 +1,4 @@
-"""The lexical rule against false claims, measured on a committed set."""
+"""The check of a reply, measured on a committed set: which sentences claim an effect that did not happen."""
 
 import json
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from handrail.guide.claims import build_effect, find_false_claims, has_statements
+from handrail.guide.reply_checks import build_effect, find_false_claims, has_statements
 
 CASES: dict[str, Any] = json.loads((Path(__file__).parent / "claims.json").read_text())
 EFFECTS = [build_effect(name, text) for name, text in CASES["tools"].items()]
