@@ -265,7 +265,7 @@ def test_the_rows_of_stored_calls_are_renewed_from_when_they_are_taken_until_the
 def test_above_so_many_owners_all_are_watched_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    monkeypatch.setattr("handrail.execute.settlement._MAX_OBSERVED", 2)
+    monkeypatch.setattr("handrail.execute.leases._MAX_OBSERVED", 2)
     keeper = keep(Renewals(), lease_timeout=15)
 
     def look(number: int, after: float = 0) -> bool:

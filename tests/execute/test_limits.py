@@ -269,8 +269,9 @@ async def test_a_ledger_that_has_an_audit_beside_it_gets_the_start_of_a_call_wit
             self.started: list[Any] = []
 
         async def claim(self, entry: Any, **given: Any) -> bool:
-            self.started.append(given["started"])
-            return await super().claim(entry, **given)
+            if is_claimed := await super().claim(entry, **given):
+                self.started.append(given["started"])
+            return is_claimed
 
         async def take_over(self, entry: Any, **given: Any) -> Any:
             self.started.append(given["started"])

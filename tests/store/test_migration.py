@@ -2,6 +2,7 @@
 
 import asyncio
 import sqlite3
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from handrail.errors import ConfigError, StoreError
 from handrail.store import open_store
 from handrail.store.migration import downgrade, load_scripts, upgrade
 from handrail.store.tables import NEWEST, VERSION_TABLE, metadata
+from tests.clocks import eventually
 from tests.store.programs import OPEN_AT_ONCE, run_program
 
 
@@ -144,6 +146,8 @@ async def test_a_file_that_cannot_be_opened_is_not_waited_for(tmp_path: Path) ->
     with pytest.raises(StoreError, match="unable to open"):
         async with asyncio.timeout(10), open_store(f"sqlite:///{tmp_path}"):
             pass
+    # The driver's thread tells the event loop that it ends, and nobody waits for that.
+    await eventually(lambda: not any("connection_worker" in thread.name for thread in threading.enumerate()))
 
 
 async def test_without_migrations_a_file_that_is_not_there_is_not_made(tmp_path: Path) -> None:

@@ -329,10 +329,9 @@ class EffectRunner:
             entry = await self._redact_entry(entry, effect.actual)
         if running.stopped_by is not None:
             raise CallStopped(running.stopped_by)
-        if running.ref in self._settlement.undoing:
-            if is_new:
-                return None
-            raise Refusal(failure_results.unavailable(effect.tool.name), effect.decision)
+        if (undoing := self._settlement.undoing.get(running.ref)) is not None:
+            await self._wait_until_undone(effect, undoing)
+            return None
         self._claims[running.ref] = running
         try:
             started = build_started(effect.actual.call, effect.context) if self._events.has_listeners else None
@@ -342,6 +341,13 @@ class EffectRunner:
             return await self._run_claimed(effect, entry, authorization.approval, started, admission)
         finally:
             del self._claims[running.ref]
+
+    async def _wait_until_undone(self, effect: EffectCall, undoing: "asyncio.Future[None]") -> None:
+        """Wait until an earlier claim of this call is undone; it is unavailable if that takes too long."""
+        try:
+            await effect.running.wait(effect.budget.run(asyncio.shield(undoing)))
+        except TimeoutError as error:
+            raise Refusal(failure_results.unavailable(effect.tool.name), effect.decision) from error
 
     async def _wait_for_turn(self, effect: EffectCall, admission: Admission) -> None:
         """Wait in the queue of the session or of the lock key, and for the limits."""

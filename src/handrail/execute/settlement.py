@@ -54,8 +54,8 @@ class Settlement:
         self._work = work
         self._background: set[asyncio.Future[Any]] = set()
         """Writes to the ledger that are still tried after their call had its result."""
-        self.undoing: set[CallRef] = set()
-        """Calls whose claims are being undone: what this executor wrote about one now would be undone, too."""
+        self.undoing: dict[CallRef, asyncio.Future[None]] = {}
+        """Claims that are being undone, by call: what this executor wrote about one now would be undone, too."""
         self._ledger = ledger
         self._handlers = handlers
         self._redactor = redactor
@@ -159,8 +159,9 @@ class Settlement:
         if claim is None:
             await self.settle(entry, Outcome(result=result, happened="no"), retry_delays=())
         else:
-            self.undoing.add((entry.session_id, entry.call_id))
-            self._keep(asyncio.ensure_future(self._undo_claim(entry, claim.rest, result)))
+            undoing = asyncio.ensure_future(self._undo_claim(entry, claim.rest, result))
+            self.undoing[entry.session_id, entry.call_id] = undoing
+            self._keep(undoing)
 
     async def _undo_claim(self, entry: Entry, claim: "asyncio.Task[bool] | None", result: ToolResult) -> None:
         # If that fails too, the entry becomes `unknown` when its lease is over.
@@ -171,7 +172,7 @@ class Settlement:
                     return  # Another call was faster.
             await self.settle(entry, Outcome(result=result, happened="no"))
         finally:
-            self.undoing.discard((entry.session_id, entry.call_id))
+            del self.undoing[entry.session_id, entry.call_id]
 
     def _keep(self, task: "asyncio.Future[Any]") -> None:
         """Hold a task until it ends: asyncio itself keeps weak references only."""
