@@ -247,8 +247,8 @@ def page(results: Results, growth: Results) -> str:
         _list(
             f"The figures are CPU time of the process, not wall-clock time. There are {rounds['dispatch']} rounds. "
             "Each round takes one sample of some milliseconds of every row, in random order, all in one process and "
-            "one environment. What is measured beside a database has a process of its own, without the other libraries: "
-            "there a call costs a fifth less.",
+            "one environment. What is measured beside a database has a process of its own, without the other "
+            "libraries: there a call costs a fifth less.",
             "A ratio is taken within a round, against the floor of that round; the table has the median of the ratios "
             "and their quartiles. Async rows are divided by the async floor.",
             "The garbage collector is off while a sample runs, and runs between samples. Every row is checked to give "

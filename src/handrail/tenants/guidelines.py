@@ -1,5 +1,6 @@
 """A tenant's guidelines: written as mappings, validated field by field, used as `Guideline` values."""
 
+from collections.abc import Container, Sequence
 from typing import Annotated, Any
 
 from msgspec import structs
@@ -68,3 +69,20 @@ TenantGuideline = Annotated[
     ),
 ]
 """A `Guideline`, or a mapping with its fields."""
+
+
+def keep_built(guidelines: Sequence[Guideline], names: Container[str]) -> tuple[tuple[Guideline, ...], list[str]]:
+    """The guidelines with those of their tools that were built, and what is to be said of the others.
+
+    A guideline of whose tools none was built is left out.
+    """
+    kept: list[Guideline] = []
+    warnings: list[str] = []
+    for number, guideline in enumerate(guidelines):
+        known = tuple(name for name in guideline.tools if name in names)
+        if missing := [name for name in guideline.tools if name not in names]:
+            what = "which was not built" if known else "which was not built, and is left out"
+            warnings.append(f"guidelines.{number} names the tool {missing[0]!r}, {what}")
+        if known or not guideline.tools:
+            kept.append(structs.replace(guideline, tools=known))
+    return tuple(kept), warnings

@@ -18,6 +18,7 @@ from handrail.guide.values import Guideline
 from handrail.tenants.built_tool import BuiltTool, NoTool
 from handrail.tenants.config import Features, FunctionChoice, TenantConfig
 from handrail.tenants.features import collect_digits, end_call, request_transfer
+from handrail.tenants.guidelines import keep_built
 
 Builder = Callable[[TenantConfig], Any]
 """`builder(cfg) -> Tool | BuiltTool | NoTool | None`; anything tool-shaped is taken as a tool."""
@@ -192,7 +193,10 @@ class _Build:
                 self._warn("fillers", f"fillers.tools names {name!r}, which was not built")
         choice = self._choose({tool.name for tool in tools})
         is_partial = self._is_partial
-        rules, guidelines = self._rules(tools), self._guidelines({tool.name for tool in tools})
+        rules = self._rules(tools)
+        guidelines, warnings = keep_built(cfg.guidelines, {tool.name for tool in tools})
+        for warning in warnings:
+            self._warn("guidelines", warning)
         problems = tuple(str(problem) for problem in Policy(rules).find_problems(tools))
         for problem in problems:
             self._diagnostics.append(BuildDiagnostic(builder="policy", status="failed", message=problem))
@@ -229,17 +233,6 @@ class _Build:
             )
         )
         return result
-
-    def _guidelines(self, names: set[str]) -> tuple[Guideline, ...]:
-        kept: list[Guideline] = []
-        for number, guideline in enumerate(self._cfg.guidelines):
-            known = tuple(name for name in guideline.tools if name in names)
-            if missing := [name for name in guideline.tools if name not in names]:
-                what = "which was not built" if known else "which was not built, and is left out"
-                self._warn("guidelines", f"guidelines.{number} names the tool {missing[0]!r}, {what}")
-            if known or not guideline.tools:
-                kept.append(structs.replace(guideline, tools=known))
-        return tuple(kept)
 
     def _wrap_tools(self, built: Mapping[str, Tool[..., Any]]) -> tuple[Tool[..., Any], ...]:
         if self._wrap is None:
