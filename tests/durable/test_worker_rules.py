@@ -409,3 +409,34 @@ async def test_a_worker_that_is_drained_waits_for_its_delivery_to_end() -> None:
 
     assert delivery.is_over
     await running
+
+
+async def test_the_row_of_a_call_ends_when_another_executor_takes_it_over() -> None:
+    desk, fails = Desk(), [True]
+
+    @tool(durable=True, idempotent=True)
+    async def send(to: str) -> str:
+        """Send."""
+        if fails:
+            raise ConnectionError("down")
+        return "sent"
+
+    first, second = (Executor([send], policy=ALLOWED, timeouts=TIMEOUTS, **desk.stores) for _ in range(2))
+    assert code_of(await first.run(call("send", to="bo"), ANN)) == "outcome_unknown"
+    assert (await desk.row())[0] != "done"
+    fails.clear()
+
+    assert (await second.run(call("send", to="bo"), ANN)).output == "sent"
+    assert (await desk.row())[0] == "done"
+
+
+async def test_a_call_that_is_tried_again_has_no_result_to_tell() -> None:
+    desk = Desk()
+    await desk.submit()
+    read_result = desk.executor.durable._read_result  # pyright: ignore[reportPrivateUsage]
+    assert await read_result(("s-1", "c-1")) is None
+    assert await read_result(("s-1", "c-2")) is None
+    await Worker(desk.executor).handle(ID)
+    told = await read_result(("s-1", "c-1"))
+    assert told is not None
+    assert told.output == "paid"

@@ -25,7 +25,7 @@ from handrail import (
 )
 from handrail.core import CallFinished, CallIgnored, CallStarted
 from handrail.execute import Limits, Timeouts
-from tests.execute.helpers import ALLOWED, Heard, at, call, list_unawaited
+from tests.execute.helpers import ALLOWED, Book, Heard, at, call, code_of, list_unawaited
 from tests.tools import pay
 
 
@@ -588,3 +588,39 @@ async def test_an_executor_whose_calls_have_ended_may_be_used_by_another_loop(re
     again = await executor.run(call("act", "c-3", n=3), at())
 
     assert [one.output for one in (here, there, again)] == [1, 2, 3]
+
+
+async def test_nobody_is_asked_about_what_is_done_and_somebody_is_about_a_read_that_needs_it() -> None:
+    @tool
+    async def pay(amount: int) -> str:
+        """Pay."""
+        return "paid"
+
+    @tool(read_only=True)
+    async def look(amount: int) -> str:
+        """Look."""
+        return "seen"
+
+    policy = Policy([Rule.ask("*", by="operator")])
+    executor = Executor([pay, look], policy=policy)
+    asked = await executor.run(call("pay", amount=1), at())
+    assert asked.approval is not None
+    await executor.approvals.approve(asked.approval.token, by="operator", who="ann")
+    assert (await executor.run(call("pay", amount=1), at())).ok
+
+    assert await executor.request_approval(call("pay", amount=1), at()) is None
+    question = await executor.request_approval(call("look", "c-2", amount=1), at())
+    assert question is not None
+    assert question.tool == "look"
+
+
+async def test_a_read_with_arguments_that_are_too_long_is_refused_without_the_ledger() -> None:
+    @tool(read_only=True)
+    async def look(text: str) -> str:
+        """Look."""
+        return "seen"
+
+    book = Book()
+    book.away = {"recall": -1}
+    executor = Executor([look], ledger=book, limits=Limits(max_argument_chars=10))
+    assert code_of(await executor.run(call("look", text="a" * 20), at())) == "invalid_arguments"
