@@ -407,8 +407,8 @@ class EffectRunner:
     def _authorize_new(self, effect: EffectCall) -> Authorization | None:
         """The authorization of a call that can be claimed without being looked up; None if it has to be.
 
-        If that claim fails, it is undone: where an older entry of the same id may be this executor's, it would be
-        that one.
+        A claim whose answer is lost is undone by id and owner. So a call is looked up first if this executor may have
+        an older entry of the same id: undoing would end that one.
         """
         if not self._can_claim_new or self._is_limited or not effect.queue_entry.is_granted:
             return None

@@ -56,17 +56,18 @@ class EventBus:
                 del self._by_session[session_id]
             self.has_listeners = bool(self.listeners or self._by_session)
 
-    def emit(self, event: Event) -> None:
-        """Hand an event to all listeners, and to those of its session."""
-        # Here and in `emit_finished` the loop of `_deliver`, without calling it: every call comes by.
-        for listener in self._list_for(event.session_id) if self._by_session else self.listeners:
+    def emit(self, event: Event, *, to: tuple[Listener, ...] | None = None) -> None:
+        """Hand an event to all listeners, or to some of them, and to those of its session."""
+        listeners = self.listeners if to is None else to
+        if self._by_session:
+            listeners += self._by_session.get(event.session_id, ())
+        for listener in listeners:
             try:
                 listener(event)
-            except BaseException as error:  # noqa: BLE001  # whatever it raises, the call goes on
-                _log_failure(event, error)
-
-    def _list_for(self, session_id: str) -> tuple[Listener, ...]:
-        return self.listeners + self._by_session.get(session_id, ())
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:  # whatever it raises, the call goes on
+                log.error("a listener failed on %s", type(event).__name__, exc_info=error)
 
     def has_others(self, session_id: str) -> bool:
         """Whether somebody besides the audit gets the events of a session."""
@@ -74,8 +75,7 @@ class EventBus:
 
     def emit_to_others(self, event: Event) -> None:
         """Hand an event to all listeners but the audit, which has it from where it happened."""
-        others = tuple(listener for listener in self.listeners if listener is not self._audit)
-        _deliver(event, others + self._by_session.get(event.session_id, ()))
+        self.emit(event, to=tuple(listener for listener in self.listeners if listener is not self._audit))
 
     def emit_accepted(self, call: ToolCall, context: ToolContext[Any]) -> None:
         """A call was accepted, and may have to wait."""
@@ -95,21 +95,18 @@ class EventBus:
         if (approval := result.approval) is not None:
             shown = self._redactor.arguments(approval.arguments, max_chars=MAX_PIECE)
             result = structs.replace(result, approval=structs.replace(approval, arguments=shown))
-        event = CallFinished(
-            at=time.time(),
-            session_id=context.session_id,
-            tenant_id=context.tenant_id,
-            customer_id=context.customer_id,
-            call=call,
-            result=result,
-            decision=result.decision,
-            slow=result.duration_ms > self._slow_after_ms,
+        self.emit(
+            CallFinished(
+                at=time.time(),
+                session_id=context.session_id,
+                tenant_id=context.tenant_id,
+                customer_id=context.customer_id,
+                call=call,
+                result=result,
+                decision=result.decision,
+                slow=result.duration_ms > self._slow_after_ms,
+            )
         )
-        for listener in self._list_for(context.session_id) if self._by_session else self.listeners:
-            try:
-                listener(event)
-            except BaseException as error:  # noqa: BLE001  # whatever it raises, the call goes on
-                _log_failure(event, error)
 
     def emit_ignored(self, call: ToolCall, context: ToolContext[Any], reason: str) -> None:
         """A call arrived again, and is not run again."""
@@ -149,20 +146,6 @@ def build_started(call: ToolCall, context: ToolContext[Any]) -> CallStarted:
         agent_id=context.agent_id,
         dependencies=_dependency_names(context.deps),
     )
-
-
-def _deliver(event: Event, listeners: tuple[Listener, ...]) -> None:
-    for listener in listeners:
-        try:
-            listener(event)
-        except BaseException as error:  # noqa: BLE001  # whatever it raises, the call goes on
-            _log_failure(event, error)
-
-
-def _log_failure(event: Event, error: BaseException) -> None:
-    if isinstance(error, KeyboardInterrupt):
-        raise error
-    log.error("a listener failed on %s", type(event).__name__, exc_info=error)
 
 
 def _check_listener(listener: Listener) -> Listener:
