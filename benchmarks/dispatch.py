@@ -2,7 +2,7 @@
 
 import asyncio
 from importlib.util import find_spec
-from itertools import count
+from itertools import cycle
 from typing import Any
 
 from openai.types.chat import ChatCompletionMessageFunctionToolCall
@@ -16,6 +16,8 @@ NAME = "get_forecast"
 CALL_ID = "call_1"
 ARGUMENTS = '{"city": "Oslo", "days": 5}'
 ANSWER = "Oslo: sun for 5 days"
+READS, EFFECTS = 10_000, 50_000
+"""How many calls of a row are different: more than it remembers of reads, and more than are made in one run."""
 MESSAGE = {"role": "tool", "tool_call_id": CALL_ID, "content": ANSWER}
 """What every row has to come to."""
 
@@ -160,13 +162,15 @@ def _executor() -> list[Row]:
     context = ToolContext[Any](session_id="s-1")
 
     def through(executor: Any, *, same_arguments: bool = True) -> Any:
-        # An executor answers a call that it knows from memory, so every call has an id of its own.
-        numbers = count(1)
+        # An executor answers a call that it knows from memory, so every call has an id of its own. Ids and arguments
+        # come from a model: the floors do not make them, either.
+        numbers = range(READS if same_arguments else EFFECTS)
+        texts = [ARGUMENTS if same_arguments else f'{{"city": "Oslo", "days": {number}}}' for number in numbers]
+        calls = cycle(zip(map("call_{}".format, numbers), texts, strict=True))
 
         async def run() -> object:
-            number = next(numbers)
-            text = ARGUMENTS if same_arguments else f'{{"city": "Oslo", "days": {number + 4}}}'
-            result = await executor.run(ToolCall(id=f"call_{number}", name=NAME, arguments_json=text), context)
+            call_id, text = next(calls)
+            result = await executor.run(ToolCall(id=call_id, name=NAME, arguments_json=text), context)
             return {"role": "tool", "tool_call_id": result.call_id, "content": result.for_model()}
 
         return run

@@ -40,6 +40,8 @@ class CallStarted(Event, frozen=True, kw_only=True):
     agent_id: str | None = None
     dependencies: tuple[str, ...] = ()
     """The names of the caller's `deps`: the keys of a mapping, or the name of their type; never their values."""
+    decision: Decision | None = None
+    """What let the call run."""
 
 
 class CallFinished(Event, frozen=True, kw_only=True):

@@ -141,7 +141,8 @@ def clean_result(result: ToolResult, *, tool: str) -> ToolResult:
     metadata: object = result.metadata
     control = result.control
     if (
-        result.decision is None
+        type(result) is ToolResult  # One of a class of the handler's own could say something else each time.
+        and result.decision is None
         and result.approval is None
         and result.origin == "run"
         and result.recorded is True

@@ -19,7 +19,7 @@ from handrail.core.log import log
 from handrail.core.secret_patterns import MAX_PIECE
 from handrail.core.text import compact_json
 from handrail.core.time_budget import ShieldedStep, TimeBudget
-from handrail.core.values import Approval, ToolCall, ToolResult
+from handrail.core.values import Approval, Decision, ToolCall, ToolResult
 from handrail.errors import ToolError, must_propagate
 from handrail.execute.durable import DurableCalls
 from handrail.execute.event_bus import build_started
@@ -334,7 +334,7 @@ class EffectRunner:
             return None
         self._claims[running.ref] = running
         try:
-            started = build_started(effect.actual.call, effect.context) if self._events.has_listeners else None
+            started = self._build_started(effect, authorization.decision)
             if not await self._claim(effect, entry, authorization, started, is_new=is_new):
                 return None
             effect.is_recalled, effect.decision = True, authorization.decision
@@ -385,7 +385,7 @@ class EffectRunner:
         if isinstance(found, ToolResult):
             return found
         await self._takeover.prepare(effect, found, lambda: self._wait_for_turn(effect, admission))
-        started = build_started(effect.actual.call, effect.context) if self._events.has_listeners else None
+        started = self._build_started(effect, found.decision)
         ref = (entry.session_id, entry.call_id)
         if ref in self._settlement.undoing:
             return failure_results.outcome_unknown(effect.tool.name)
@@ -496,6 +496,9 @@ class EffectRunner:
 
     # 3. Claim.
 
+    def _build_started(self, effect: EffectCall, decision: Decision | None) -> CallStarted | None:
+        return build_started(effect.actual.call, effect.context, decision) if self._events.has_listeners else None
+
     async def _redact_entry(self, entry: Entry, actual: CallArguments) -> Entry:
         """The entry as it is written: the reason of a question may quote values, too."""
         decision = entry.decision
@@ -521,20 +524,16 @@ class EffectRunner:
         run_until, lease_until = begin_lease(
             now, effect.compiled.max_duration, lease=self._lease, grace=self._lease_grace
         )
-        return Entry(
+        # In two calls: one with more than 15 names would collect them in a dict first, and take 1.3 µs instead of 0.5.
+        entry = Entry(
             session_id=session_id,
             call_id=call_id,
             tool=effect.tool.name,
-            tenant_id=context.tenant_id,
             identity=sent.identity,
             key=actual.key,
             full_key=actual.full_key,
             sent_key=sent.key,
             arguments_digest=actual.digest,
-            arguments="" if self._is_written else compact_json(actual.arguments),
-            changed_arguments=None if actual is sent else actual.call.arguments_json,
-            customer_id=context.customer_id,
-            agent_id=context.agent_id,
             number=known.number,
             full_number=known.full_number,
             repeat=known.repeat,
@@ -542,6 +541,14 @@ class EffectRunner:
             owner=self._owner,
             claimed_at=now,
             lease_until=lease_until,
+        )
+        return structs.replace(
+            entry,
+            tenant_id=context.tenant_id,
+            customer_id=context.customer_id,
+            agent_id=context.agent_id,
+            arguments="" if self._is_written else compact_json(actual.arguments),
+            changed_arguments=None if actual is sent else actual.call.arguments_json,
             run_until=run_until,
             repeat_until=run_until + self._repeat_window,
             guideline_ids=actual.call.guideline_ids,

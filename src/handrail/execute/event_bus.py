@@ -21,7 +21,7 @@ from handrail.core.events import (
 from handrail.core.log import log
 from handrail.core.redact import Redactor
 from handrail.core.secret_patterns import MAX_PIECE
-from handrail.core.values import ToolCall, ToolResult
+from handrail.core.values import Decision, ToolCall, ToolResult
 from handrail.errors import ConfigError
 
 
@@ -127,7 +127,7 @@ class EventBus:
         self.emit(CircuitBreakerChanged(at=time.time(), session_id="", tool_name=tool, state=state))
 
 
-def build_started(call: ToolCall, context: ToolContext[Any]) -> CallStarted:
+def build_started(call: ToolCall, context: ToolContext[Any], decision: Decision | None) -> CallStarted:
     """The event that says that a handler is about to run."""
     if context.deps is None and context.agent_id is None:  # The common case, on the path of every call.
         return CallStarted(
@@ -136,6 +136,7 @@ def build_started(call: ToolCall, context: ToolContext[Any]) -> CallStarted:
             tenant_id=context.tenant_id,
             customer_id=context.customer_id,
             call=call,
+            decision=decision,
         )
     return CallStarted(
         at=time.time(),
@@ -143,6 +144,7 @@ def build_started(call: ToolCall, context: ToolContext[Any]) -> CallStarted:
         tenant_id=context.tenant_id,
         customer_id=context.customer_id,
         call=call,
+        decision=decision,
         agent_id=context.agent_id,
         dependencies=_dependency_names(context.deps),
     )

@@ -116,7 +116,7 @@ class ReadRunner:
                 waiting = self._run_full(compiled, call, value, context, ref)
                 return self._wait_for_outcome(waiting, compiled, call, context, ref, started)
             if self._events.has_listeners:
-                self._events.emit(build_started(call, context))
+                self._events.emit(build_started(call, context, compiled.decision))
             inner = self._handlers.build_context(call, context) if tool.takes_context else context
             try:
                 coroutine = tool.handler(value, inner)
@@ -324,7 +324,7 @@ class ReadRunner:
                 break  # Otherwise another call was faster: ask again.
         actual = authorization.call
         if self._events.has_listeners:
-            self._events.emit(build_started(actual, context))
+            self._events.emit(build_started(actual, context, authorization.decision))
         inner = self._handlers.build_context(actual, context) if tool.takes_context else context
         outcome = await self._handlers.run(compiled, running, authorization.value, inner)
         admission.report(outcome.is_healthy)
@@ -480,19 +480,20 @@ class BoundedStore(Generic[V]):
 
     def put(self, ref: CallRef, value: V, size: int) -> None:
         """Keep a value of about this many bytes for a session, under a key."""
-        session_id, key = ref
-        if self._entries >= self._max_entries or self._bytes + size > self._max_bytes:
+        entries, total = self._entries + 1, self._bytes + size
+        if entries > self._max_entries or total > self._max_bytes:
             self.older, self.newer = self.newer, {}
             self._entries = self._bytes = 0
             if size > self._max_bytes:
                 return
+            entries, total = 1, size
+        self._entries, self._bytes = entries, total
+        session_id, key = ref
         values = self.newer.get(session_id)
         if values is None:
             self.newer[session_id] = {key: value}
         else:
             values[key] = value
-        self._entries += 1
-        self._bytes += size
 
     def forget_session(self, session_id: str) -> None:
         """Forget everything of a session."""

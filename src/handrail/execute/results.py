@@ -60,24 +60,14 @@ class CallResults:
 
 def finish_result(result: ToolResult, call: ToolCall, started: float, decision: Decision | None = None) -> ToolResult:
     """A result with the id of its call, its duration, and what was decided about it."""
-    return ToolResult(
-        output=result.output,
-        error=result.error,
-        media=result.media,
-        metadata=result.metadata,
-        context=result.context,
-        control=result.control,
-        guidelines=result.guidelines,
+    return structs.replace(  # A third of the time of a new one, which has as many fields to name.
+        result,
         call_id=call.id,
         provider_id=call.provider_id,
         tool_name=call.name,
         duration_ms=(perf_counter() - started) * 1000,
         decision=result.decision if decision is None else decision,
-        approval=result.approval,
-        origin=result.origin,
-        recorded=result.recorded,
-        notice=result.notice,
-        silent=result.silent,
+        form=None,
     )
 
 

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from operator import is_
 from typing import Any, Final, cast
 
 from msgspec import Struct
@@ -119,7 +120,7 @@ def _is_unchanged(record: logging.LogRecord, message: LogMessage) -> bool:
     return (
         len(attributes) == len(_STANDARD) + 1 + len(fields)
         and attributes.get("event") == message.event
-        and fields.items() <= attributes.items()
+        and all(map(is_, map(attributes.get, fields), fields.values()))
     )
 
 

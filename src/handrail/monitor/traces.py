@@ -45,6 +45,8 @@ class _OpenSpan(Struct, frozen=True):
     parent: "Context"
     context: "Context | None" = None
     """The one in which it is the current span; None if it never was."""
+    decision: Decision | None = None
+    """The decision that its attributes name already."""
 
 
 class Traces:
@@ -190,11 +192,12 @@ class Traces:
         if self._calls.by_call and (repeated := self._calls.pop(event)) is not None:
             self._end(repeated, event.at)  # It is no parent of its repetition.
         parent = self._find_parent(event.session_id) if self._turns else self._context.get_current()
-        span = self._build_span(event, event.call, event.at, parent, started=True)
+        decision = event.decision
+        span = self._build_span(event, event.call, event.at, parent, decision, started=True)
         if event.agent_id is not None:
             span.set_attribute(genai.AGENT_ID, shorten(event.agent_id, _MAX_CHARS))
         context = self._trace.set_span_in_context(span, parent)
-        self._calls.put(event, _OpenSpan(span, parent, context))
+        self._calls.put(event, _OpenSpan(span, parent, context, decision))
         self._context.attach(context)
 
     def _finish_span(self, event: CallFinished) -> None:
@@ -202,11 +205,11 @@ class Traces:
         if open_span is None:
             since = event.at - event.result.duration_ms / 1000
             parent = self._find_parent(event.session_id)
-            span = self._build_span(event, event.call, since, parent, started=False)
-            open_span = _OpenSpan(span, parent)
+            span = self._build_span(event, event.call, since, parent, event.decision, started=False)
+            open_span = _OpenSpan(span, parent, None, event.decision)
         try:
             if open_span.span.is_recording():  # One that is not sampled has no attributes.
-                self._describe(open_span.span, event)
+                self._describe(open_span, event)
         finally:
             self._end(open_span, event.at)
 
@@ -220,12 +223,23 @@ class Traces:
             attributes = {genai.REASON: self._redactor.text(shorten(event.reason, _MAX_CHARS))}
             open_span.span.add_event(genai.CANCELLED, attributes, timestamp=int(event.at * _NANOSECONDS))
 
-    def _build_span(self, event: Event, call: ToolCall, since: float, parent: "Context", *, started: bool) -> "Span":
+    def _build_span(
+        self,
+        event: Event,
+        call: ToolCall,
+        since: float,
+        parent: "Context",
+        decision: Decision | None,
+        *,
+        started: bool,
+    ) -> "Span":
         name, common = self._described.get(call.name) or self._describe_tool(call.name)
         attributes = common.copy()
         attributes[genai.CALL_ID] = shorten(call.id, _MAX_CHARS)
         attributes[genai.CONVERSATION_ID] = shorten(event.session_id, _MAX_CHARS)
         attributes[genai.STARTED] = started
+        if decision is not None:  # All at once: a span takes a microsecond more for attributes that are set later.
+            attributes.update(self._find_decision(decision))
         if event.tenant_id is not None:
             attributes[genai.TENANT_ID] = shorten(event.tenant_id, _MAX_CHARS)
         return self._tracer.start_span(
@@ -255,11 +269,10 @@ class Traces:
             self._described[tool_name] = described
         return described
 
-    def _describe(self, span: "Span", event: CallFinished) -> None:
-        result = event.result
-        if (decision := event.decision) is not None:
-            known = self._decisions.get(id(decision))
-            span.set_attributes(self._describe_decision(decision) if known is None else known[1])
+    def _describe(self, open_span: _OpenSpan, event: CallFinished) -> None:
+        span, result = open_span.span, event.result
+        if (decision := event.decision) is not None and decision is not open_span.decision:
+            span.set_attributes(self._find_decision(decision))
         if event.slow:
             span.set_attribute(genai.SLOW, True)
         if result.error is not None:
@@ -271,8 +284,10 @@ class Traces:
         if self._content:
             self._add_content(span, event.call, result)
 
-    def _describe_decision(self, decision: Decision) -> dict[str, Any]:
+    def _find_decision(self, decision: Decision) -> dict[str, Any]:
         """The attributes of a decision, kept."""
+        if (known := self._decisions.get(id(decision))) is not None:
+            return known[1]
         if len(self._decisions) >= _MAX_DECISIONS:
             self._decisions.clear()
         attributes: dict[str, Any] = {
