@@ -1,5 +1,6 @@
-"""What every test shares: hypothesis profiles, and what happens when a machine lacks something."""
+"""What every test shares: hypothesis profiles, what happens when a machine lacks something or a test leaves it open."""
 
+import gc
 import logging
 import os
 import shutil
@@ -39,6 +40,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for marker, what in missing.items():
             if item.get_closest_marker(marker):
                 item.add_marker(pytest.mark.skip(reason=f"needs {what}"))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    """No collection of garbage looks at what is loaded by now: a million objects, which stay until the end."""
+    gc.freeze()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _what_is_left_open_is_found() -> Generator[None]:
+    """What nobody closed fails the module that left it, and not whichever test is next to collect garbage."""
+    yield
+    gc.collect()
 
 
 @pytest.fixture(autouse=True)

@@ -85,7 +85,7 @@ async def test_the_one_who_took_a_call_over_from_a_frozen_worker_is_killed_after
         try:
             assert await executor.submit(build_call("pay_idempotent", "R-1"), CONTEXT) is None
             await first.wait_for("running")
-            first.freeze()
+            await first.freeze()
             second = await WorkerProcess.start(url, str(tmp_path / "effects"), how="before")
             await second.wait_for("running")
             first.thaw()

@@ -61,7 +61,7 @@ class Scene:
                 if how == "kill":
                     await first.kill()
                 else:
-                    first.freeze()
+                    await first.freeze()
                 yield first
             await task
         finally:

@@ -10,6 +10,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from msgspec import structs
 from sqlalchemy import make_url
 
 from handrail import Executor, Policy, Rule, ToolCall, ToolContext, tool
@@ -21,6 +22,8 @@ from tests.durable.engines import open_delivery
 ROOT = Path(__file__).parents[2]
 LEASE = 0.6
 TIMEOUTS = Timeouts(call=2.0, lease=LEASE, lease_grace=0.2, repeat_window=60)
+HANGING = structs.replace(TIMEOUTS, call=30.0)
+"""Of a worker that stops after its effect: a call that timed out on a slow machine would be made once more."""
 
 
 def freeze_at(stage: str) -> None:
@@ -109,8 +112,8 @@ def build_executor(store: SqlStore, effects: Effects, how: str = "") -> Executor
         """Pay, where nobody can look it up."""
         return await pay(invoice, context)
 
-    policy = Policy([Rule.allow("pay_*")])
-    return Executor([pay_idempotent, pay_verified, pay_once], policy=policy, store=store, timeouts=TIMEOUTS)
+    policy, timeouts = Policy([Rule.allow("pay_*")]), HANGING if how == "after" else TIMEOUTS
+    return Executor([pay_idempotent, pay_verified, pay_once], policy=policy, store=store, timeouts=timeouts)
 
 
 def build_call(name: str, invoice: str) -> ToolCall:
@@ -163,14 +166,16 @@ class WorkerProcess:
             self._process.kill()
         await self._process.wait()
 
-    def freeze(self) -> None:
+    async def freeze(self) -> None:
         """Stop the process, but not while it writes: with the lock of an SQLite file it would stop all others, too."""
-        for _ in range(20):
-            self._process.send_signal(signal.SIGSTOP)
-            if self._can_write():
-                return
-            self.thaw()
-        raise AssertionError("the process writes all the time")
+        async with asyncio.timeout(30):
+            while True:
+                self._process.send_signal(signal.SIGSTOP)
+                await asyncio.to_thread(os.waitid, os.P_PID, self._process.pid, os.WSTOPPED)
+                if await asyncio.to_thread(self._can_write):
+                    return
+                self.thaw()
+                await asyncio.sleep(0.02)  # It ends its transaction.
 
     def _can_write(self) -> bool:
         if self._url.get_backend_name() != "sqlite":

@@ -306,8 +306,9 @@ async def test_a_service_that_is_stopped_lets_calls_finish_and_settles_the_other
                     await asyncio.sleep(0.02)
                 process.terminate()
                 with suppress(httpx2.HTTPError):
-                    while True:  # Until it takes nothing more.
-                        await httpx2.AsyncClient().get(f"{address}/v1/health")
+                    while True:  # Until it takes nothing more, by a new connection each time.
+                        async with httpx2.AsyncClient() as newcomer:
+                            await newcomer.get(f"{address}/v1/health")
                 assert (await short).json()["output"] == "paid"
                 await asyncio.gather(long, return_exceptions=True)
                 assert await process.wait() == 0

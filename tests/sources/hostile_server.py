@@ -25,6 +25,8 @@ def listed(what: str) -> list[dict[str, Any]]:
             return [tool(f"t{n}") for n in range(10_000)]
         case "flood":
             return [{"name": f"t{n}", "inputSchema": {"type": "object"}} for n in range(30_000)]
+        case "leaving":
+            return [tool("leave")]
         case "names":
             odd = ["twice", "bell\x07", "twice", "a:b", "x" * 300, ""]
             broken = tool("broken", inputSchema={"type": "object", "properties": 5})
@@ -109,6 +111,9 @@ def call(number: int, name: str) -> None:
             send({"id": f"q{question}", "method": "elicitation/create", "params": form})
         answers = [json.loads(sys.stdin.readline())["result"]["action"] for _ in range(100)]
         send({"id": number, "result": text(json.dumps({one: answers.count(one) for one in sorted(set(answers))}))})
+    elif name == "leave":
+        left = os.posix_spawnp("sleep", ["sleep", "60"], os.environ, setpgroup=0)
+        send({"id": number, "result": text(str(left))})
     elif name == "change":
         os.environ["VERSION"] = str(int(os.environ.get("VERSION", "1")) + 1)
         send({"method": "notifications/tools/list_changed"})

@@ -2,8 +2,10 @@
 
 import asyncio
 import json
+import os
 import re
 import resource
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -208,3 +210,21 @@ async def test_of_two_answers_to_one_call_the_first_counts_and_the_connection_st
 
     assert results == ["first", "fine", "first"]
     assert state == "connected"
+
+
+async def test_a_process_that_a_server_leaves_behind_keeps_no_pipe_open_here() -> None:
+    def list_pipes() -> set[str]:
+        opened = [Path("/proc/self/fd", number) for number in os.listdir("/proc/self/fd")]
+        return {os.readlink(one) for one in opened if one.is_fifo()}
+
+    before = list_pipes()
+    async with connect([hostile("leaving")]) as sources:
+        left = int(str((await run(sources, "leave")).output))
+        assert list_pipes() > before
+    try:
+        os.kill(left, 0)  # It is still there, with the ends of the server's pipes.
+        async with asyncio.timeout(60):
+            while list_pipes() > before:
+                await asyncio.sleep(0)
+    finally:
+        os.kill(left, signal.SIGKILL)

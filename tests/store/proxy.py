@@ -30,16 +30,19 @@ class Proxy:
             writer.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        own = {writer}
+        self._writers |= own  # At once: a client that is still on its way to the server is cut off, too.
         try:
             far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self._server_port)
-        except OSError:
-            writer.close()
-            return
-        self._writers |= {writer, far_writer}
-        try:
+            own.add(far_writer)
+            self._writers |= own
             await asyncio.gather(self._pass(reader, far_writer, None), self._pass(far_reader, writer, writer))
+        except OSError:
+            pass
         finally:
-            self._writers -= {writer, far_writer}
+            for one in own:
+                one.close()
+            self._writers -= own
 
     async def _pass(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, client: asyncio.StreamWriter | None

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final, Self, cast
 
 import anyio
 import mcp_types as types
@@ -88,6 +88,8 @@ async def open_process(
         for task in tasks:
             task.cancel()
         await _finish(asyncio.gather(*tasks, return_exceptions=True))
+        # A process that it left behind, in a group of its own, may have the other ends of the pipes: they never end.
+        cast("Any", process)._transport.close()
         for stream in (incoming, outgoing):
             stream.close()
 
