@@ -13,6 +13,7 @@ from handrail.core import ApprovalDecided, ApprovalRequested, ApprovalUsed
 from handrail.errors import ApprovalError
 from handrail.monitor import Metrics
 from handrail.store import open_store
+from tests.execute.helpers import Heard
 
 OPERATOR = Policy([Rule.ask("refund", by="operator")])
 CONTEXT = ToolContext(session_id="s-1", customer_id="c-1", tenant_id="acme", turn=1)
@@ -73,6 +74,28 @@ async def test_listeners_of_an_executor_in_memory_get_the_same_events_and_metric
     assert [one.state for one in await executor.approvals.history(session_id="s-1")] == ["used", "denied"]
     assert [one.token for one in await executor.approvals.history(limit=1)] == [other]
     assert await executor.approvals.history(customer_id="c-2") == []
+
+
+@pytest.mark.parametrize("read_only", [True, False])
+@pytest.mark.parametrize("kind", ["memory", "sql", "a ledger in memory with approvals in sql"])
+async def test_the_use_of_an_approval_says_which_call_used_it(kind: str, read_only: bool, tmp_path: Any) -> None:
+    @tool(read_only=read_only)
+    async def look() -> str:
+        """Look."""
+        return "seen"
+
+    heard = Heard()
+    options: Any = {"policy": Policy([Rule.ask("look", by="operator")]), "listeners": [heard]}
+    async with open_store(f"sqlite+aiosqlite:///{tmp_path}/a.db") as store:
+        stores: Any = {"memory": {}, "sql": {"store": store}}.get(kind, {"approvals": store.approvals})
+        executor = Executor([look], **options, **stores)
+        asked = await executor.run(ToolCall(id="call-1", name="look"), CONTEXT)
+        await executor.approvals.approve(asked.approval.token, by="operator", who="ann")
+        assert (
+            await executor.run(ToolCall(id="call-2", name="look"), CONTEXT)
+        ).ok  # An equal call, which was not asked about.
+
+    assert [(used.token, used.call_id) for used in heard.of(ApprovalUsed)] == [(asked.approval.token, "call-2")]
 
 
 @pytest.mark.parametrize("kind", ["memory", "sql"])

@@ -11,7 +11,7 @@ from handrail.authorize import MemoryApprovals
 from handrail.authorize.approvals import can_be_used, is_denial_of
 from handrail.core import Approval, ApprovalDecided, ApprovalRequested, ApprovalUsed
 from handrail.errors import ApprovalError
-from tests.execute.helpers import Heard
+from tests.execute.helpers import Bus, Heard
 from tests.warped import warped
 
 FAR = 4e9
@@ -308,14 +308,6 @@ async def test_waiting_ends_when_a_question_expires_or_takes_too_long_or_does_no
 
 
 # Events
-
-
-class Bus:
-    """What an executor hears."""
-
-    def __init__(self) -> None:
-        self.heard = Heard()
-        self.emit = self.heard
 
 
 async def test_what_happens_is_told_to_the_audit_and_then_to_every_executor() -> None:

@@ -241,7 +241,7 @@ class Town:
         self.ears = Ears()
         self.executor = self.start(listeners=[self.ears], policy=policy)
 
-    def start(self, messages: int = 1, policy: Policy = ALLOWED, **options: Any) -> Executor:
+    def start(self, messages: int = 1, seconds: float = 1, policy: Policy = ALLOWED, **options: Any) -> Executor:
         @tool(durable=True, key="invoice", idempotent=self.is_idempotent)
         async def pay(invoice: str, context: ToolContext[Any]) -> str:
             """Pay."""
@@ -249,7 +249,8 @@ class Town:
                 raise ConnectionError("lost")
             for number in range(messages):
                 context.progress(f"{number}")
-            await asyncio.sleep(1)
+            if seconds:
+                await asyncio.sleep(seconds)
             return "paid"
 
         return Executor(
@@ -342,6 +343,18 @@ async def test_so_many_notices_wait_to_be_sent_and_so_many_to_be_handed_over() -
     town.ears.heard.clear()
     await town.publish(*["progress"] * 1_500, id="c-2")
     assert town.list_told() == ["Progress"] * 1_000
+
+
+@warped
+async def test_the_end_of_a_call_is_told_however_much_progress_waits() -> None:
+    town = Town(work=Told())
+    worker = Worker(town.start(messages=1_500, seconds=0))  # The call never waits: everything is told at once.
+    await worker.handle(await town.submit())
+    await worker.drain()
+    await quiet()
+
+    assert [len(kinds) for kinds in town.work.rounds] == [1_001]
+    assert town.list_told() == ["CallStarted", *["Progress"] * 999, "CallFinished"]
 
 
 @warped

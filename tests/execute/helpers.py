@@ -47,6 +47,14 @@ class Heard(list[Event]):
         return [type(event).__name__ for event in self]
 
 
+class Bus:
+    """What an executor subscribes to the events of approvals: it keeps what it hears."""
+
+    def __init__(self) -> None:
+        self.heard = Heard()
+        self.emit = self.heard
+
+
 class Held:
     """A handler that says when it has begun, and goes on when it is told."""
 

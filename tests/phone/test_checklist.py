@@ -189,7 +189,7 @@ def test_the_agent_does_not_hang_up_on_results_that_the_caller_has_not_heard_of(
     @tool(concurrency_safe=True)
     async def write() -> str:
         """Write."""
-        await asyncio.sleep(3)
+        await asyncio.sleep(1)  # Less than a filler waits: it would say the first entry of the model.
         return "written"
 
     played = play(
@@ -212,6 +212,44 @@ def test_the_agent_does_not_hang_up_on_results_that_the_caller_has_not_heard_of(
     assert found["write"] == "written"
     assert json.loads(found["end_call"])["error"] == "end_call_results_pending"
     assert json.loads(found["end"]) == {"message": "call_ended"}
+
+
+LONG = "It is written, in the first line of the list that you gave me, and everybody who is on it was told."
+
+
+@pytest.mark.parametrize(
+    ("reply", "outcome"), [({}, "end_call_results_pending"), ({"say": LONG}, None)], ids=["without words", "with words"]
+)
+@pytest.mark.parametrize("faults", [[], [{"fault": "no_playback"}]], ids=["playback", "no playback"])
+def test_a_reply_that_hangs_up_has_to_tell_the_results_which_are_heard_before_the_line_ends(
+    reply: dict[str, Any], outcome: str | None, faults: list[Any]
+) -> None:
+    @tool(concurrency_safe=True)
+    async def write() -> str:
+        """Write."""
+        return "written"
+
+    told = [] if reply else [{"say": LONG}, {"calls": [{"id": "end", "name": "end_call"}]}]
+    played = play(
+        {
+            "model": [
+                {"say": "Hello."},
+                {"calls": [{"id": "write", "name": "write"}]},
+                {**reply, "calls": [{"id": "first", "name": "end_call"}]},
+                *told,
+                {"say": "Goodbye."},
+            ],
+            "faults": faults,
+            "caller": [{"say": "Write, and goodbye."}, *([] if reply else [{"say": "Thanks."}]), {"sleep": 30}],
+            "expect": [{"heard": LONG}, {"heard": "Goodbye."}, {"ended": "agent"}, {"http": "hangup", "times": 1}],
+        },
+        tenants=[acme(greeting="Hello.", features={"end_call": {"enabled": True}}, policy=[{"allow": "write"}])],
+        tools=[write],
+    )
+
+    found = outputs(played)
+    assert json.loads(found["first"]).get("error") == outcome
+    assert json.loads(found["first" if reply else "end"]) == {"message": "call_ended"}
 
 
 def test_the_tools_of_one_phone_call_run_together_up_to_a_limit() -> None:

@@ -258,8 +258,10 @@ def test_what_a_failure_is_no_reason_to_leave_out(purpose: Any, has_to_be: bool)
 
 def test_what_is_playing_is_known_until_it_stops_or_everything_does() -> None:
     speeches = with_speeches()
-    speeches.add_audio("r0", 9.0)  # Nobody tells what is heard.
-    assert (speeches.unplayed_seconds, speeches.is_playing, speeches.is_quiet) == (0, False, True)
+    speeches.add_audio("r0", 9.0)  # Nobody tells what is heard, so that nothing is known to be playing.
+    assert (speeches.unplayed_seconds, speeches.is_playing, speeches.is_quiet) == (9.0, False, True)
+    speeches.stop_playing()
+    assert speeches.unplayed_seconds == 0
     speeches.start_playing("r1")
     speeches.start_playing("r2")
     speeches.add_audio("r1", 3.0)
@@ -733,7 +735,12 @@ def test_a_doubt_about_an_announcement_has_its_time() -> None:
     assert (ending.doubt, done.take()) == (None, ["stop words"])
 
 
-NOTHING_AGAINST = {"is_caller_speaking": False, "has_caller_spoken": True, "has_pending_results": False}
+NOTHING_AGAINST = {
+    "is_caller_speaking": False,
+    "has_caller_spoken": True,
+    "has_pending_results": False,
+    "is_responding": False,
+}
 
 
 def test_a_hang_up_has_a_goodbye_and_ends_the_call_once() -> None:

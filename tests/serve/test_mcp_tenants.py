@@ -1,8 +1,11 @@
 """Tenants over MCP: each client has the tools and the rules of its key's tenant, and of no other."""
 
 import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
+import mcp_types as types
 import pytest
 from mcp import MCPError
 
@@ -88,6 +91,61 @@ async def test_a_client_has_the_tools_and_the_rules_of_its_tenant(
                 await client.call_tool("get_points", {})
         assert "not enabled" in await list_in_vain(desk, "closed")
         assert paid == []
+
+
+class Told:
+    """What a client is told of changed tools."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._changed = asyncio.Condition()
+
+    async def note(self, message: object) -> None:
+        if isinstance(message, types.ToolListChangedNotification):
+            async with self._changed:
+                self.count += 1
+                self._changed.notify_all()
+
+    async def wait(self, count: int) -> None:
+        async with asyncio.timeout(30), self._changed:
+            await self._changed.wait_for(lambda: self.count >= count)
+
+
+@asynccontextmanager
+async def listening_client(desk: Desk, tenant: str, mode: str) -> AsyncGenerator[Told]:
+    """A client that has listed its tools, and is told when they change: in the newer revision, if it asks for that."""
+    told = Told()
+    secret = await desk.create_key("caller", "bot", tenant)
+    async with desk.connect_client(secret, mode=mode, message_handler=told.note) as client, AsyncExitStack() as asking:
+        await client.list_tools()
+        if mode == "auto":
+            await asking.enter_async_context(client.listen(tools_list_changed=True))
+        yield told
+
+
+@pytest.mark.parametrize("mode", ["legacy", "auto"])
+async def test_the_clients_of_a_tenant_are_told_that_its_tools_have_changed_and_no_others(
+    store: SqlStore, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("handrail.serve.tenant_pools._WATCH_SECONDS", 0.05)
+    for name in ("acme", "globex"):
+        await store.tenants.put(TenantConfig(tenant_id=name))
+    executor = Executor([get_balance, pay], store=store)
+    async with (
+        open_desk(executor, store, tenants=store.tenants) as desk,
+        listening_client(desk, "acme", mode) as acme,
+        listening_client(desk, "globex", mode) as globex,
+    ):
+        for number in range(3):
+            await store.tenants.put(TenantConfig(tenant_id="acme", policy=[{"deny": "pay", "reason": f"{number}"}]))
+            await acme.wait(number + 1)
+        assert (acme.count, globex.count) == (3, 0)
+
+        await store.tenants.put(TenantConfig(tenant_id="globex", policy=[{"deny": "pay"}]))
+        await globex.wait(1)
+        executor.replace_tools([get_balance, pay, close_account])  # Those of all: everybody is told.
+        await acme.wait(4)
+        await globex.wait(2)
 
 
 @pytest.mark.proves("SV-09")

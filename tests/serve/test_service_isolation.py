@@ -134,6 +134,8 @@ def list_requests(ids: dict[str, str]) -> list[tuple[str, str, dict[str, Any]]]:
         ],
         *[("GET", f"/sessions/{quote(name, safe='')}", {}) for name in (session, ids["short_session"])],
         ("GET", f"/sessions/{ids['short_session']}", {"params": {"tenant_id": ids["tenant"]}}),
+        *[("GET", "/sessions", {"params": one}) for one in ({}, {"tenant_id": ids["tenant"]})],
+        ("GET", "/sessions", {"params": {"before": f"9e9:{session}"}}),
         ("GET", "/metrics", {}),
         ("GET", "/health", {}),
         ("GET", "/ready", {}),
@@ -185,6 +187,7 @@ async def snapshot(world: World, tenant: str) -> dict[str, Any]:
         "revisions": await admin.get(f"/tenants/{tenant}/history"),
         "keys": await admin.get("/keys"),
         "session": await world.clients[tenant, "operator"].get(f"/sessions/{tenant}-s"),
+        "sessions": await world.clients[tenant, "operator"].get("/sessions"),
     }
 
 

@@ -49,6 +49,7 @@ ALLOWED = {
     "POST /sessions/{session_id}/turns": "caller",
     "POST /sessions/{session_id}/resume": "caller",
     "POST /sessions/{session_id}/interrupt": "caller",
+    "GET /sessions": "caller operator",
     "GET /sessions/{session_id}": "caller operator",
     "GET /approvals": "caller viewer operator admin",
     "GET /approvals/history": "viewer operator admin",

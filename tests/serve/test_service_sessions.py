@@ -11,6 +11,7 @@ import httpx2
 import pytest
 
 from handrail import Agent, Executor, Guideline, Policy, Rule
+from handrail.chat.conversation import Conversation
 from handrail.errors import ConfigError, ProviderDownError
 from handrail.guide import GuidelineMatch, Plan, ScriptedJudge, ToolVerdict
 from handrail.providers import ModelRequest, ModelResponse, StreamEvent, TextDelta
@@ -181,6 +182,51 @@ async def test_two_tenants_with_one_name_have_two_conversations(store: SqlStore)
         await host.get("/sessions/s-1", 404)
         await of_globex.get("/sessions/s-1", 403, tenant_id="acme")
         assert "acme" not in json.dumps(await of_globex.get("/sessions/s-1"))
+
+
+@pytest.mark.proves("SV-13")
+async def test_conversations_are_listed_in_pages_the_newest_first_and_each_can_be_shown(store: SqlStore) -> None:
+    agent = make_agent(*["hello"] * 9)
+    async with open_replica(store, agent=agent) as replica:
+        client, other = await replica.connect("caller"), await replica.connect("caller", "other")
+        for name in ("one", "three", "four", "five"):
+            await send(client, session=name, customer_id=f"of {name}")
+        await send(other)
+        await send(client, session="one")  # It moves to the front.
+        # The application's own: no route shows it.
+        await store.sessions.save(Conversation(session_id="own", tenant_id="acme", revision=1))
+
+        pages = await read_pages(client, limit=2)
+        assert [[one["name"] for one in page] for page in pages] == [["one"], ["five", "four"], ["three"]]
+        for one in (one for page in pages for one in page):
+            assert (one["tenant_id"], one["customer_id"]) == ("acme", f"of {one['name']}")
+            assert (await client.get(f"/sessions/{one['name']}"))["session_id"] == one["session_id"]
+        operator, host = await replica.connect("operator"), await replica.connect("operator", None)
+        everything = await client.get("/sessions")
+        assert everything == await operator.get("/sessions") == await host.get("/sessions", tenant_id="acme")
+        assert everything["before"] is None
+        assert (await host.get("/sessions"))["items"] == []  # It names no tenant.
+        assert (await operator.get("/sessions", 403, tenant_id="other"))["error"]["code"] == "permission_denied"
+
+
+@pytest.mark.parametrize("before", ["", "now", "nan:x", "-1:x", "1e12:x", "1.5"])
+async def test_a_page_begins_where_another_one_ended(store: SqlStore, before: str) -> None:
+    async with open_replica(store, agent=make_agent()) as replica:
+        client = await replica.connect("caller")
+        assert (await client.get("/sessions", before="1.5:s"))["items"] == []
+        assert (await client.get("/sessions", 422, before=before))["error"]["code"] == "invalid_arguments"
+
+
+async def read_pages(client: Client, *, limit: int) -> list[list[Any]]:
+    """All pages of conversations."""
+    pages: list[list[Any]] = []
+    cursor: dict[str, str] = {}
+    while True:
+        page = await client.get("/sessions", limit=limit, **cursor)
+        pages.append(page["items"])
+        if page["before"] is None:
+            return pages
+        cursor = {"before": page["before"]}
 
 
 async def test_a_conversation_stays_with_its_customer(store: SqlStore) -> None:

@@ -12,8 +12,9 @@ from pydantic import BaseModel, Field
 
 from handrail import ConfigError, Executor, Policy, Rule, ToolCall, ToolContext, ToolResult
 from handrail.authorize import MemoryApprovals
-from handrail.core import Approval
+from handrail.core import Approval, ApprovalUsed
 from handrail.sources import Elicitation, McpServer, ask_for_approval, connect
+from tests.execute.helpers import Heard
 from tests.sources.serving import listening
 
 BOTH = pytest.mark.parametrize("protocol", ["legacy", "auto"])
@@ -179,7 +180,8 @@ async def decide(approvals: MemoryApprovals, **decision: Any) -> Approval:
 async def test_a_question_can_be_an_approval_that_an_operator_decides(
     protocol: str, decision: dict[str, Any], output: str
 ) -> None:
-    approvals = MemoryApprovals()
+    approvals, heard = MemoryApprovals(), Heard()
+    approvals.events.set_audit(heard)
     deciding = asyncio.create_task(decide(approvals, **decision))
 
     (result,) = await run(ask_for_approval(approvals), protocol=protocol)
@@ -188,6 +190,7 @@ async def test_a_question_can_be_an_approval_that_an_operator_decides(
     assert result.output == {"result": output}
     assert (question.session_id, question.call_id, question.tool) == ("s-0", "c-0", "hotel__elicitation")
     assert question.question == "The MCP server hotel asks: How many guests come to Adlon?"
+    assert [used.call_id for used in heard.of(ApprovalUsed)] == ([] if decision.get("deny") else ["c-0"])
     assert await approvals.pending() == []
 
 

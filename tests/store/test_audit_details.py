@@ -10,6 +10,7 @@ from msgspec import structs
 from handrail import MediaPart, Policy, Rule, ToolCall, ToolResult
 from handrail.core import ApprovalRequested, CallFinished, CallStarted, LogEvent
 from handrail.store import SqlStore, audit_rows, open_store
+from tests.execute.helpers import Bus
 from tests.store.samples import an_approval
 from tests.store.test_audit import a_call, a_context, an_executor, facts
 from tests.store.test_audit_writer import an_event, expected, tools
@@ -59,16 +60,6 @@ async def test_what_the_application_logs_has_its_name_its_fields_and_its_call(
     assert (row.kind, row.detail) == ("order_checked", fields)
     assert (row.call_id, row.tool) == (("c-9", "pay") if call else (None, None))
     assert row.argument_keys == (("invoice",) if call else None)
-
-
-class Bus:
-    """What an executor has, to tell its listeners."""
-
-    def __init__(self) -> None:
-        self.heard: list[Any] = []
-
-    def emit(self, event: Any) -> None:
-        self.heard.append(event)
 
 
 async def test_a_question_that_the_audit_hears_of_twice_is_one_row(store: SqlStore) -> None:

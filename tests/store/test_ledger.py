@@ -19,10 +19,10 @@ from handrail.errors import CallTakenOverError, StoreError
 from handrail.execute import Entry
 from handrail.execute.ledger import RecordedResult
 from handrail.store import SqlStore, open_store
+from tests.execute.helpers import Bus
 from tests.postgres import PostgresServer
 from tests.store.proxy import proxied
 from tests.store.samples import a_recorded, an_approval, an_entry, done
-from tests.store.test_audit_details import Bus
 
 TIMES = dict.fromkeys(("claimed_at", "lease_until", "run_until", "repeat_until", "read_at"), 0.0)
 
@@ -218,8 +218,18 @@ async def test_listeners_hear_once_that_a_claim_used_an_approval(kept: Any) -> N
     assert await kept.ledger.claim(entry, approval=approval, approvals=kept.approvals)
     assert await claimed(kept, an_entry())
 
-    used = [event for event in bus.heard if isinstance(event, ApprovalUsed)]
-    assert [(event.token, event.call_id in (None, entry.call_id)) for event in used] == [(approval.token, True)]
+    used = bus.heard.of(ApprovalUsed)
+    assert [(event.token, event.call_id) for event in used] == [(approval.token, entry.call_id)]
+
+
+async def test_listeners_hear_which_call_used_an_approval_that_is_kept_elsewhere(kept: Any) -> None:
+    elsewhere = MemoryApprovals()
+    elsewhere.events.subscribe(bus := Bus())
+    approval, entry = await approved(elsewhere), an_entry()
+
+    assert await kept.ledger.claim(entry, approval=approval, approvals=elsewhere)
+
+    assert [(event.token, event.call_id) for event in bus.heard.of(ApprovalUsed)] == [(approval.token, entry.call_id)]
 
 
 async def test_approvals_that_are_kept_elsewhere_are_used_up_and_given_back(kept: Any) -> None:
@@ -250,7 +260,7 @@ async def test_of_many_with_an_approval_from_elsewhere_exactly_one_claims(kept: 
 class ApprovalsAway(MemoryApprovals):
     """Approvals whose database is away."""
 
-    async def consume(self, token: str, *, now: float) -> bool:
+    async def consume(self, token: str, *, now: float, call_id: str | None = None) -> bool:
         raise ConnectionError("away")
 
     async def withdraw_pending(self, *, session_id: str, call_id: str) -> None:

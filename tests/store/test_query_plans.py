@@ -58,6 +58,12 @@ QUERIES: dict[str, tuple[Query, str]] = {
     "calls in doubt of a tenant": (lambda store: store.ledger.find_doubts(now=1.0, tenant_id="t-7"), "ledger"),
     "calls in doubt of a session": (lambda store: store.ledger.find_doubts(now=1.0, session_id="s-7"), "ledger"),
     "a conversation": (lambda store: store.sessions.load("none"), "messages"),
+    "the conversations of a tenant": (lambda store: store.sessions.list_saved(tenant_id="t-7"), "sessions_tenant"),
+    "older conversations of a tenant": (
+        lambda store: store.sessions.list_saved(tenant_id="t-7", before=(1_500.0, "s-1")),
+        "sessions_tenant",
+    ),
+    "the conversations without a tenant": (lambda store: store.sessions.list_saved(tenant_id=None), "sessions_tenant"),
     "the erasure": (lambda store: store.erase(customer_id="cu-7", tenant_id="t-7", who="me"), ""),
     "the purge": (lambda store: store.purge(before=1.0, audit_before=1.0), ""),
 }

@@ -77,8 +77,8 @@ class Approvals(Protocol):
         """The approval with this token; its arguments are whole until it is decided."""
         ...
 
-    async def consume(self, token: str, *, now: float) -> bool:
-        """Consume an approval: True for exactly one caller."""
+    async def consume(self, token: str, *, now: float, call_id: str | None = None) -> bool:
+        """Consume an approval: True for exactly one caller. `call_id` is the id of the call that uses it."""
         ...
 
     async def restore(self, token: str) -> None:
@@ -176,20 +176,20 @@ class ApprovalEvents:
             )
         )
 
-    def emit_used(self, approval: Approval) -> None:
-        """An approval was consumed."""
-        self.emit(build_used(approval))
+    def emit_used(self, approval: Approval, *, call_id: str | None) -> None:
+        """An approval was consumed, by this call."""
+        self.emit(build_used(approval, call_id=call_id))
 
     def emit(self, event: Event) -> None:
         """Emit an event to the audit and to the event buses."""
-        for listen in (*((self._audit,) if self._audit else ()), *(bus.emit for bus in tuple(self._buses))):
+        for listen in (*(() if self._audit is None else (self._audit,)), *(bus.emit for bus in tuple(self._buses))):
             try:
                 listen(event)
             except Exception:  # a listener that fails never undoes a decision
                 log.exception("a listener failed on %s", type(event).__name__)
 
 
-def build_used(approval: Approval, *, call_id: str | None = None) -> ApprovalUsed:
+def build_used(approval: Approval, *, call_id: str | None) -> ApprovalUsed:
     """The event that says that an approval was consumed, by which call."""
     return ApprovalUsed(who=approval.who or "", call_id=call_id, **_describe(approval))
 
@@ -373,13 +373,13 @@ class MemoryApprovals:
     async def get(self, token: str) -> Approval | None:
         return self._approvals.get(token)
 
-    async def consume(self, token: str, *, now: float) -> bool:
+    async def consume(self, token: str, *, now: float, call_id: str | None = None) -> bool:
         known = self._approvals.get(token)
         if known is None or not can_be_used(known, now=now):
             return False
         self._approvals[token] = structs.replace(known, state="used")
         self._close(known)
-        self.events.emit_used(known)
+        self.events.emit_used(known, call_id=call_id)
         return True
 
     async def restore(self, token: str) -> None:

@@ -23,10 +23,15 @@ _MAX_MESSAGE_CHARS: Final = 500
 _MAX_READ_CHARS: Final = 4 * _MAX_MESSAGE_CHARS
 """Of a message that is redacted before it is cut."""
 _MAX_WAITING: Final = 1_000
-"""Notices that wait to be sent, or to be handed to listeners; those above it are dropped."""
+"""Notices that wait to be sent, or to be handed to listeners; above it, progress is dropped, and nothing else."""
 _MAX_FOLLOWED: Final = 10_000
 """Calls that an executor follows; above it, the oldest are forgotten."""
 _SEND_TIMEOUT: Final = 5.0
+
+
+def _has_room(waiting: list[CallNotice], notice: CallNotice) -> bool:
+    """Whether a notice may wait behind these. A call has any amount of progress, and few notices of other kinds."""
+    return notice.kind != "progress" or len(waiting) < _MAX_WAITING
 
 
 class NoticeSender:
@@ -77,7 +82,7 @@ class NoticeSender:
                 return None
 
     def _put(self, notice: CallNotice) -> None:
-        if len(self._waiting) >= _MAX_WAITING:
+        if not _has_room(self._waiting, notice):
             return
         self._waiting.append(notice)
         if self._sending is None or self._sending.done():
@@ -149,7 +154,7 @@ class NoticeReceiver:
         """A notice came."""
         # What this executor runs itself, its listeners have heard.
         is_new = notice.worker != self._owner and (notice.session_id, notice.call_id) in self._followed
-        if is_new and len(self._waiting) < _MAX_WAITING:
+        if is_new and _has_room(self._waiting, notice):
             self._waiting.append(notice)
             if self._handing is None or self._handing.done():
                 self._handing = asyncio.ensure_future(self._hand())

@@ -46,6 +46,8 @@ class CallEnding:
         self.transfer_call: str | None = None
         """The tool call that transferred the phone call: its result comes after the end."""
         self._hang_up: s.HangUpRequested | None = None
+        self.asked: s.HangUpRequested | None = None
+        """A tool's request that waits for the end of a response: what is said decides about it."""
         self.doubt: str | None = None
         """What the caller says over the announcement, until it is known whether that stops the transfer."""
         self.is_closing = False
@@ -148,18 +150,23 @@ class CallEnding:
         is_caller_speaking: bool,
         has_caller_spoken: bool,
         has_pending_results: bool,
+        is_responding: bool,
     ) -> None:
         """Begin to end the call, unless something speaks against it. That is for tools: a limit is never refused.
+
+        While a response is under way, nobody knows whether it tells the caller about the results that it covers: the
+        request waits as `asked`, and is made again when the response is over.
 
         Args:
             signal: The request, of a tool or of a limit.
             is_caller_speaking: Whether the caller speaks now.
             has_caller_spoken: Whether the caller has said anything yet.
-            has_pending_results: Whether other tools run, or have results that the caller has not heard.
+            has_pending_results: Whether other tools run, or have results that no response has spoken about.
+            is_responding: Whether a response is under way, or asked for.
         """
         if signal.request_id is not None:
             refusal: s.HangUpOutcome | None = None
-            if self.is_under_way:
+            if self.is_under_way or self.asked is not None:
                 refusal = "failed"
             elif is_caller_speaking:
                 refusal = "interrupted"
@@ -170,6 +177,9 @@ class CallEnding:
             if refusal is not None:
                 self._do(s.FinishHangUp(request_id=signal.request_id, outcome=refusal))
                 return
+            if is_responding:
+                self.asked = signal
+                return
         if self.is_under_way:
             return
         self._hang_up = signal
@@ -179,8 +189,14 @@ class CallEnding:
         else:
             self.close()
 
+    def _finish_asked(self, outcome: s.HangUpOutcome) -> None:
+        asked, self.asked = self.asked, None
+        if asked is not None and asked.request_id is not None:
+            self._do(s.FinishHangUp(request_id=asked.request_id, outcome=outcome))
+
     def interrupt(self) -> Purpose | None:
         """The caller speaks before it was too late: nothing happens. What is not said any more; None if nothing."""
+        self._finish_asked("interrupted")
         if self.is_announcing:
             self.finish_transfer("interrupted")
             return "announcement"
@@ -217,6 +233,7 @@ class CallEnding:
 
     def end(self, reason: s.EndReason) -> s.EndReason:
         """The call is over: whoever waits is told, and the reason is what the agent did, if it did something."""
+        self._finish_asked("ended")
         transfer = self._take_transfer()
         if transfer is not None:
             # The call left while the provider was at it; if it was ended here, nobody knows how far that was.

@@ -73,15 +73,14 @@ class ResponseSlot:
         """The newest responses that are over."""
 
     @property
+    def has_response(self) -> bool:
+        """Whether a response is being generated, or was asked for."""
+        return self.active is not None or self._requested is not None
+
+    @property
     def is_busy(self) -> bool:
         """Whether a response must not be asked for now."""
-        return (
-            self.active is not None
-            or self._requested is not None
-            or self.is_caller_speaking
-            or self.awaits_turn
-            or self._is_blocked
-        )
+        return self.has_response or self.is_caller_speaking or self.awaits_turn or self._is_blocked
 
     # Responses.
 
@@ -316,12 +315,12 @@ class Speeches:
 
     def add_audio(self, response_id: str, seconds: float) -> None:
         """A response is complete, and takes so long to play."""
-        if self.has_playback:
-            self._unplayed[response_id] = seconds
+        self._unplayed[response_id] = seconds
 
     @property
     def unplayed_seconds(self) -> float:
-        """How long everything takes to play that may not have been heard, where the provider tells what was."""
+        """How long everything takes to play that may not have been heard: by what the provider tells, or else since the
+        caller spoke, or something was estimated to be over."""
         return sum(self._unplayed.values())
 
     @property

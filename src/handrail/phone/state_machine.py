@@ -97,6 +97,9 @@ class CallMachine:
             self._after_the_end(signal)
         else:
             handler(signal)
+            if (asked := self._ending.asked) is not None and not self._slot.has_response:
+                self._ending.asked = None
+                self._on_hang_up(asked)
         if self.ended is None and (
             self.calls.has_unsent
             or self.calls.owed
@@ -217,17 +220,19 @@ class CallMachine:
         is_whole = signal.status == "completed" or (signal.status == "incomplete" and speech.purpose != "read_back")
         if is_whole and signal.has_speech:
             speech.is_complete = True
-            self._start("playout", self._estimate_playout(signal.audio_seconds))
+            self._start("playout", self._estimate_playout(speech, signal.audio_seconds))
         else:
             self._speeches.take(signal.response_id)
             self._break_off(speech, failed=signal.status != "cancelled")
 
-    def _estimate_playout(self, audio_seconds: float) -> float:
+    def _estimate_playout(self, speech: Speech, audio_seconds: float) -> float:
         """How long to wait for what is said to be heard."""
-        if not self._speeches.has_playback:
-            return audio_seconds + _PLAYOUT_MARGIN
         # What was said before is played first.
         unplayed = max(self._speeches.unplayed_seconds, audio_seconds)
+        if not self._speeches.has_playback:
+            # How much of that was heard meanwhile is not known: only the end of the call waits for all of it.
+            ends_call = speech.purpose in ("announcement", "goodbye")
+            return (unplayed if ends_call else audio_seconds) + _PLAYOUT_MARGIN
         return 1.5 * unplayed + _PLAYBACK_MARGIN if audio_seconds else self.options.playout_timeout
 
     def _on_response_failed(self, speech: Speech | None) -> None:
@@ -542,6 +547,7 @@ class CallMachine:
             is_caller_speaking=self._slot.is_caller_speaking,
             has_caller_spoken=self.turn > 0,
             has_pending_results=self.calls.has_pending_results(beside=signal.call_id),
+            is_responding=self._slot.has_response,
         )
 
     def _on_operator_replied(self, signal: s.OperatorReplied) -> None:

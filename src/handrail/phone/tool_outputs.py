@@ -106,9 +106,9 @@ class ToolCalls:
         return tuple(state.call.name for state in self._calls.values() if state.is_awaited)
 
     def has_pending_results(self, *, beside: str | None) -> bool:
-        """Whether calls beside this one have no output, or have results that no response knows."""
-        awaited = [id for id, state in self._calls.items() if state.is_awaited]
-        return any(id != beside for id in (*awaited, *self.owed))
+        """Whether calls beside this one run, if only in the background, or have results to be spoken about."""
+        running = [id for id, state in self._calls.items() if state.is_running]
+        return any(id != beside for id in (*running, *self.owed))
 
     @property
     def unspoken(self) -> tuple[str, ...]:

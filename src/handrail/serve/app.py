@@ -121,6 +121,8 @@ def build_app(
     where = f"at {url.rstrip('/')}/decide/{{token}}" if url else "on the Decide page, or with `handrail approvals`"
     console = Console(executor, store, access=access, feed=feed, notices=notices or list, title=title)
     mcp = build_mcp_endpoint(executor, calls, decide_where=where)
+    if pools is not None:
+        pools.on_change = mcp.notify_tenant
     # No check of the host: a page of another site has no key to send.
     endpoint = mcp.server.streamable_http_app(streamable_http_path="/mcp", host="0.0.0.0")
 
@@ -128,6 +130,7 @@ def build_app(
     async def lifespan(app: Starlette) -> AsyncGenerator[None]:
         await executor.open()
         deleting = None if tenants is None else asyncio.create_task(Retention(store, tenants).run())
+        watching = None if pools is None else asyncio.create_task(pools.watch(lambda: mcp.tenants))
         working = None if not worker else Worker(executor, context=service.make_worker_context)
         running = None if working is None else asyncio.create_task(working.run(), name="handrail:worker")
         try:
@@ -139,9 +142,10 @@ def build_app(
             if working is not None and running is not None:
                 await working.drain()
                 await asyncio.gather(running, return_exceptions=True)
-            if deleting is not None:
-                deleting.cancel()
-                await asyncio.gather(deleting, return_exceptions=True)
+            for task in (deleting, watching):
+                if task is not None:
+                    task.cancel()
+                    await asyncio.gather(task, return_exceptions=True)
             await feed.aclose()
             if pools is not None:
                 await pools.aclose()
@@ -178,6 +182,7 @@ def build_mcp_endpoint(executor: Executor, calls: GatewayCalls, *, decide_where:
         find_key=calls.find_key,
         run_call=calls.run_call,
         find_executor=find_executor,
+        find_tenant=calls.find_tenant,
     )
 
 

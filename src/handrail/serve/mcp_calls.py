@@ -172,14 +172,19 @@ class GatewayCalls:
         pool = await self._find_pool(request)
         return executor if pool is None else pool.executor
 
-    async def _find_pool(self, request: McpRequest) -> TenantPool | None:
+    def find_tenant(self, request: McpRequest) -> str | None:
+        """The tenant of a key, if its tools may be others than those of all."""
         key = request.state.get("key")
-        if self._tenants is None or not isinstance(key, ApiKey) or key.tenant_id is None:
+        return None if self._tenants is None or not isinstance(key, ApiKey) else key.tenant_id
+
+    async def _find_pool(self, request: McpRequest) -> TenantPool | None:
+        tenant_id = self.find_tenant(request)
+        if self._tenants is None or tenant_id is None:
             return None
         try:
-            return await self._tenants.get(key.tenant_id)
+            return await self._tenants.get(tenant_id)
         except StoreError as error:  # Without its rules nothing may run.
-            log.exception("the tools of the tenant %s cannot be built", key.tenant_id)
+            log.exception("the tools of the tenant %s cannot be built", tenant_id)
             raise ToolError("The configuration of this tenant cannot be used now.", code="unavailable") from error
 
     async def find_key(

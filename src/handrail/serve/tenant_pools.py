@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
 from msgspec import Struct, structs
@@ -22,6 +22,8 @@ from handrail.tenants.trust import TenantTrust
 
 _CACHED_SECONDS: Final = 1.0
 """How long a revision is believed to be the newest."""
+_WATCH_SECONDS: Final = 5.0
+"""Between two looks for new revisions of the tenants whose clients want to be told."""
 
 
 class TenantPool(Struct, frozen=True, kw_only=True):
@@ -58,6 +60,8 @@ class TenantPools:
         self._changed: set[str] = set()
         """Tenants whose sources have other tools than those that were built."""
         self._locks: dict[str, asyncio.Lock] = {}
+        self.on_change: Callable[[str], None] = lambda tenant_id: None
+        """Called with a tenant's id when its calls have other tools, or other rules, than those before."""
 
     async def get(self, tenant_id: str) -> TenantPool:
         """What a tenant's calls use now."""
@@ -100,9 +104,22 @@ class TenantPools:
         self._pools[tenant_id] = built
         self._refused.pop(tenant_id, None)
         self.problems.pop(tenant_id, None)
+        if known is not None and (known.config is not None or built.config is not None):
+            self.on_change(tenant_id)
         if known is not None and known.sources is not None and known.sources is not built.sources:
             await known.sources.aclose()
         return built
+
+    async def watch(self, list_tenants: Callable[[], Iterable[str | None]]) -> None:
+        """Look for changes of these tenants again and again, so that `on_change` is called without a call of theirs."""
+        while True:
+            await asyncio.sleep(_WATCH_SECONDS)
+            for tenant_id in list_tenants():
+                try:
+                    if tenant_id is not None:
+                        await self.get(tenant_id)
+                except Exception:  # The next call says why.
+                    log.debug("the tools of the tenant %s cannot be looked at", tenant_id, exc_info=True)
 
     def _keep(self, tenant_id: str, known: TenantPool | None, version: str, error: HandrailError) -> TenantPool:
         log.error("the newest revision of the tenant %s cannot be used: %s", tenant_id, error)

@@ -1,16 +1,29 @@
 """Conversations in SQL: one row per message, and one row with everything else."""
 
 import time
+from typing import Any
 
-from sqlalchemy import bindparam, delete, insert, select, update
+from msgspec import Struct
+from sqlalchemy import Double, Select, String, bindparam, delete, insert, select, tuple_, update
 from sqlalchemy.exc import IntegrityError
 
+from handrail.authorize.approvals import check_limit
 from handrail.chat.conversation import Conversation, diff_conversation, restore_conversation
 from handrail.chat.session_store import build_conflict_error
 from handrail.store.database import Database
 from handrail.store.tables import messages as message_table
 from handrail.store.tables import sessions as table
 from handrail.store.transactions import Transaction
+
+
+class SavedSession(Struct, frozen=True, kw_only=True):
+    """What a list says of a conversation."""
+
+    session_id: str
+    tenant_id: str | None
+    customer_id: str | None
+    saved_at: float
+    """When it was changed last."""
 
 
 class SqlSessionStore:
@@ -72,6 +85,20 @@ class SqlSessionStore:
         messages = [row[1] for row in rows if row[1] is not None]
         return restore_conversation(rows[0][0], messages, source=f"the conversation {session_id!r}")
 
+    async def list_saved(
+        self, *, tenant_id: str | None, limit: int = 100, before: tuple[float, str] | None = None
+    ) -> list[SavedSession]:
+        """The conversations of a tenant, or those without one, the one that was changed last first.
+
+        `before` has `saved_at` and `session_id` of the last one of a page: the page of older ones is returned.
+        """
+        query = _build_list(has_tenant=tenant_id is not None, is_before=before is not None)
+        values: dict[str, Any] = {"of_tenant": tenant_id} if tenant_id is not None else {}
+        if before is not None:
+            values |= {"before_time": before[0], "before_session": before[1]}
+        rows = await self._database.fetch(query.limit(check_limit(limit)), values)
+        return [SavedSession(session_id=row[0], tenant_id=row[1], customer_id=row[2], saved_at=row[3]) for row in rows]
+
     async def remove(self, session_id: str) -> bool:
         """Delete a conversation; return whether there was one."""
 
@@ -80,6 +107,16 @@ class SqlSessionStore:
             return transaction.execute(_REMOVE, {"of_session": session_id}) == 1
 
         return await self._database.run(write)
+
+
+def _build_list(*, has_tenant: bool, is_before: bool) -> Select[tuple[str, str | None, str | None, float]]:
+    tenant = table.c.tenant_id
+    found = select(table.c.session_id, tenant, table.c.customer_id, table.c.saved_at)
+    found = found.where(tenant == bindparam("of_tenant") if has_tenant else tenant.is_(None))
+    if is_before:
+        position = tuple_(bindparam("before_time", type_=Double()), bindparam("before_session", type_=String()))
+        found = found.where(tuple_(table.c.saved_at, table.c.session_id) < position)
+    return found.order_by(table.c.saved_at.desc(), table.c.session_id.desc())
 
 
 _LOAD = (

@@ -23,7 +23,7 @@ from sqlalchemy import (
 
 metadata: Final = MetaData()
 
-NEWEST: Final = "0013"
+NEWEST: Final = "0014"
 """The revision that this version needs: the last file in `migrations/versions`."""
 VERSION_TABLE: Final = "handrail_version"
 """Separate from Alembic's default, so that an application with its own migrations can share the database."""
@@ -209,6 +209,7 @@ sessions: Final = Table(
     Column("customer_id", String),
     Index("handrail_sessions_customer", "customer_id", "saved_at"),
     Index("handrail_sessions_saved", "saved_at"),
+    Index("handrail_sessions_tenant", "tenant_id", "saved_at", "session_id"),
 )
 """One row for each conversation: all but its messages, as JSON in bytes, because it may hold what a text cannot."""
 

@@ -102,8 +102,18 @@ def scope_session(key: ApiKey, session_id: str) -> str:
 
 def scope_tenant_session(tenant_id: str | None, session_id: str) -> str:
     """The session of a tenant as it is stored."""
-    prefix = f"api:{quote(tenant_id or '', safe='')}/"
+    prefix = _build_prefix(tenant_id)
     return session_id if session_id.startswith(prefix) else prefix + to_storable(session_id)
+
+
+def find_session_name(tenant_id: str | None, session_id: str) -> str | None:
+    """The name within its tenant of a session as it is stored; None if it was not named over HTTP."""
+    prefix = _build_prefix(tenant_id)
+    return session_id.removeprefix(prefix) if session_id.startswith(prefix) else None
+
+
+def _build_prefix(tenant_id: str | None) -> str:
+    return f"api:{quote(tenant_id or '', safe='')}/"
 
 
 def is_visible(key: ApiKey, tenant_id: str | None) -> bool:

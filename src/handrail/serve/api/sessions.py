@@ -29,10 +29,18 @@ from handrail.serve.api.error_responses import (
     render_problem,
     to_api_error,
 )
-from handrail.serve.api.key_scope import Service, allow, choose_tenant, scope_session, scope_tenant_session
+from handrail.serve.api.key_scope import (
+    Service,
+    allow,
+    choose_tenant,
+    find_session_name,
+    scope_session,
+    scope_tenant_session,
+)
 from handrail.serve.api.turns import Conversations, RunningTurn, can_resume
 from handrail.store.api_keys import ApiKey
 from handrail.store.database import to_storable
+from handrail.store.sessions import SavedSession
 
 _MAX_MESSAGE_CHARS: Final = 200_000
 _FIRST_SECONDS: Final = 0.25
@@ -148,6 +156,25 @@ class SessionBody(BaseModel):
     usage: UsageBody
 
 
+class SessionSummaryBody(BaseModel):
+    """A conversation in a list."""
+
+    model_config = {"title": "SessionSummary"}
+
+    name: str = Field(description="The conversation, within its tenant: the `session_id` of the other routes.")
+    session_id: str = Field(description="The session as it is stored, and found in the audit.")
+    tenant_id: str | None
+    customer_id: str | None
+    saved_at: float = Field(description="When it was changed last.")
+
+
+class SessionPage(BaseModel):
+    """A page of conversations, the one that was changed last first."""
+
+    items: list[SessionSummaryBody]
+    before: str | None = Field(description="The value of `before` for the page of older ones; null at the end.")
+
+
 class InterruptedBody(BaseModel):
     """Whether a turn was running."""
 
@@ -240,6 +267,24 @@ def build_router(service: Service, conversations: Conversations, *, json_timeout
             service.note(request, key, "turn_interrupted_over_http", session_id=name)
         return InterruptedBody(interrupted=is_interrupted)
 
+    @router.get("/sessions", summary="List conversations", responses=describe_errors(*EVERY_ROUTE))
+    async def list_sessions(
+        request: Request,
+        tenant_id: ShortId | None = None,
+        before: Annotated[str, Query(max_length=1_000)] | None = None,
+        limit: Annotated[int, Query(ge=1, le=500, description="How many at most; a page may have fewer.")] = 100,
+        key: ApiKey = allow("caller", "operator"),
+    ) -> SessionPage:
+        """The conversations of a tenant. One that goes on meanwhile moves to the front. An operator without a tenant
+        names the tenant."""
+        tenant = choose_tenant(key, tenant_id) if key.role != "caller" else key.tenant_id
+        older_than = None if before is None else _read_cursor(before)
+        found = await service.store.sessions.list_saved(tenant_id=tenant, limit=limit, before=older_than)
+        named = [(find_session_name(tenant, one.session_id), one) for one in found]
+        # Those without a name are the application's own, which no route shows.
+        items = [SessionSummaryBody(name=name, **structs.asdict(one)) for name, one in named if name is not None]
+        return SessionPage(items=items, before=_write_cursor(found[-1]) if len(found) == limit else None)
+
     @router.get("/sessions/{session_id}", summary="Show a conversation", responses=errors)
     async def show(
         request: Request,
@@ -263,6 +308,21 @@ def build_router(service: Service, conversations: Conversations, *, json_timeout
         )
 
     return router
+
+
+def _write_cursor(last: SavedSession) -> str:
+    return f"{last.saved_at!r}:{last.session_id}"
+
+
+def _read_cursor(text: str) -> tuple[float, str]:
+    at, separator, session_id = text.partition(":")
+    try:
+        moment = float(at)
+    except ValueError:
+        moment = -1.0
+    if not (separator and 0 <= moment < 1e11):
+        raise ApiError(422, "invalid_arguments", "before must be a value that a page has returned.")
+    return moment, to_storable(session_id)
 
 
 def _check_texts(body: TurnRequestBody) -> None:

@@ -30,6 +30,8 @@ FindCallKey = Callable[[McpRequest, Executor, ToolCall, ToolContext[Any]], Await
 RunMcpCall = Callable[[McpRequest, Executor, ToolCall, ToolContext[Any]], Awaitable[ToolResult]]
 FindExecutor = Callable[[McpRequest], Awaitable[Executor]]
 """The executor for a client, where not all have the same tools and rules."""
+FindTenant = Callable[[McpRequest], str | None]
+"""Whose tools a client has, where not all have the same: its tenant, or None."""
 MakeMcpContext = Callable[[McpRequest], ToolContext[Any] | Awaitable[ToolContext[Any]]]
 
 

@@ -32,7 +32,7 @@ from handrail.execute.executor import Executor
 from handrail.formats import mcp as wire
 from handrail.registry.registry import ToolRegistry
 from handrail.sources.mcp.definitions import build_resource_blocks
-from handrail.sources.mcp.endpoint import FindCallKey, FindExecutor, MakeMcpContext, McpRequest, RunMcpCall
+from handrail.sources.mcp.endpoint import FindCallKey, FindExecutor, FindTenant, MakeMcpContext, McpRequest, RunMcpCall
 from handrail.sources.mcp.server_options import IDEMPOTENCY_META_KEY
 
 _APPROVAL: Final = "approval"
@@ -59,6 +59,16 @@ class _ServedPool(Struct, frozen=True, kw_only=True):
     tools: dict[str, types.Tool]
 
 
+class _Listeners:
+    """The clients of one tenant that ask to be told of changed tools, in the newer revision of the protocol."""
+
+    def __init__(self) -> None:
+        self.bus = InMemorySubscriptionBus()
+        self.handle = ListenHandler(self.bus)
+        self.count = 0
+        """How many there are."""
+
+
 class McpEndpoint:
     """Answers the requests of MCP clients from one executor."""
 
@@ -73,6 +83,7 @@ class McpEndpoint:
         find_key: FindCallKey | None = None,
         run_call: RunMcpCall | None = None,
         find_executor: FindExecutor | None = None,
+        find_tenant: FindTenant | None = None,
     ) -> None:
         quiet_library("mcp")  # At DEBUG it logs every message.
         self._executor = executor
@@ -80,6 +91,7 @@ class McpEndpoint:
         self._find_key = find_key
         self._run_call = run_call or _run_plain_call
         self._find_executor = find_executor
+        self._find_tenant = find_tenant or (lambda request: None)
         self._approval_hint = approval_hint or (
             "To approve it, decide about the approval {token} in the application that serves these tools, "
             "then call the tool again with the same arguments."
@@ -89,9 +101,11 @@ class McpEndpoint:
         self._turn = 0
         self._pools: OrderedDict[int, _ServedPool] = OrderedDict()
         """By the identity of the registry, which each of them keeps alive."""
-        self._bus = InMemorySubscriptionBus()
-        self._sessions: OrderedDict[str, ServerSession] = OrderedDict()
-        """Clients of the older revision, by identity: they are told of changed tools without having to ask for it."""
+        self._listeners: dict[str | None, _Listeners] = {}
+        """By their tenant."""
+        self._sessions: OrderedDict[str, tuple[ServerSession, str | None]] = OrderedDict()
+        """Clients of the older revision, with their tenant, by identity: they are told of changed tools without having
+        to ask for it."""
         self._notifications: set[asyncio.Task[None]] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         """The loop that serves the clients, once there is one."""
@@ -101,7 +115,7 @@ class McpEndpoint:
             instructions=instructions,
             on_list_tools=self._list_tools,
             on_call_tool=self._call_tool,
-            on_subscriptions_listen=ListenHandler(self._bus),
+            on_subscriptions_listen=self._listen,
             get_tool_input_schema=self._input_schema,
         )
         executor.subscribe_tools(self._on_tools_change)
@@ -111,18 +125,45 @@ class McpEndpoint:
             self._loop.call_soon_threadsafe(self._start_notifying)  # A handler in a thread may have replaced them.
 
     def _start_notifying(self) -> None:
-        task = asyncio.ensure_future(self._notify_clients())
+        for tenant_id in self.tenants:
+            self.notify_tenant(tenant_id)
+
+    @property
+    def tenants(self) -> set[str | None]:
+        """The tenants of the clients that are told of changed tools."""
+        return {*self._listeners, *(tenant_id for _, tenant_id in self._sessions.values())}
+
+    def notify_tenant(self, tenant_id: str | None) -> None:
+        """Tell the clients of a tenant that their tools have changed; to be called in the loop that serves them."""
+        task = asyncio.ensure_future(self._notify_clients(tenant_id))
         self._notifications.add(task)
         task.add_done_callback(self._notifications.discard)
 
-    async def _notify_clients(self) -> None:
-        await self._bus.publish(ToolsListChanged())
-        for session in tuple(self._sessions.values()):
+    async def _notify_clients(self, tenant_id: str | None) -> None:
+        if (listeners := self._listeners.get(tenant_id)) is not None:
+            await listeners.bus.publish(ToolsListChanged())
+        for session, of_tenant in tuple(self._sessions.values()):
+            if of_tenant != tenant_id:
+                continue
             try:
                 async with asyncio.timeout(_NOTIFY_TIMEOUT):
                     await session.send_tool_list_changed()
             except Exception:  # It may be gone; the others still have to hear of it.
                 log.debug("an MCP client could not be told of changed tools", exc_info=True)
+
+    async def _listen(
+        self, ctx: RequestContext, params: types.SubscriptionsListenRequestParams
+    ) -> types.SubscriptionsListenResult:
+        tenant_id = self._find_tenant(self._build_request(ctx))
+        self._loop = asyncio.get_running_loop()
+        listeners = self._listeners.setdefault(tenant_id, _Listeners())
+        listeners.count += 1
+        try:
+            return await listeners.handle(ctx, params)
+        finally:
+            listeners.count -= 1
+            if not listeners.count:
+                del self._listeners[tenant_id]
 
     def _get_pool(self, executor: Executor) -> "_ServedPool":
         """The definitions of a pool; made once for each."""
@@ -148,8 +189,8 @@ class McpEndpoint:
         asked = self._build_request(ctx)
         context = await self._build_context(asked)
         if ctx.protocol_version not in MODERN_PROTOCOL_VERSIONS:
-            self._sessions[identity := self._identify_client(ctx)] = ctx.session
-            self._sessions.move_to_end(identity)
+            self._sessions[asked.session_id] = ctx.session, self._find_tenant(asked)
+            self._sessions.move_to_end(asked.session_id)
             if len(self._sessions) > _MAX_SESSIONS:
                 self._sessions.popitem(last=False)
         executor = await self._get_executor(asked)

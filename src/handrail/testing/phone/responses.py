@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 from .call_record import ToolCallRecord
 from .clock import Timer
@@ -12,6 +12,9 @@ from .state import CallState
 from .voice import Playout, Voice
 
 Creator: TypeAlias = Literal["caller", "client", "timeout"]
+
+_TOKENS_PER_SECOND: Final = 20
+"""Of the audio that a model speaks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -276,13 +279,15 @@ class Responses:
     def _snapshot(self, run: Run, status: str, details: Mapping[str, Any] | None) -> dict[str, Any]:
         state = self._state
         done = status != "in_progress"
-        characters = sum(len(output.text) for output in run.outputs)
+        spoken = sum(len(output.text) for output in run.outputs if run.is_audio and output.call is None)
+        audio = round(spoken / state.timing.speech_rate * _TOKENS_PER_SECOND)
+        written = sum(len(output.text) for output in run.outputs) - spoken
         usage = {
-            "total_tokens": 100 + characters,
+            "total_tokens": 100 + audio + written,
             "input_tokens": 100,
-            "output_tokens": characters,
+            "output_tokens": audio + written,
             "input_token_details": {"text_tokens": 60, "audio_tokens": 40, "cached_tokens": 20},
-            "output_token_details": {"text_tokens": 0, "audio_tokens": characters},
+            "output_token_details": {"text_tokens": written, "audio_tokens": audio},
         }
         return {
             "object": "realtime.response",
