@@ -223,7 +223,7 @@ class StuckApprovals(MemoryApprovals):
 
     is_immediate = False
 
-    async def consume(self, token: str, *, now: float) -> bool:
+    async def consume(self, token: str, *, now: float, call_id: str | None = None) -> bool:
         return await hang()
 
 

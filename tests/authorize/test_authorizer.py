@@ -400,7 +400,7 @@ async def test_open_questions_are_remembered_until_they_are_answered_and_the_old
 
 async def test_a_read_whose_approval_cannot_be_used_up_does_not_run() -> None:
     class Away(MemoryApprovals):
-        async def consume(self, token: str, *, now: float) -> bool:
+        async def consume(self, token: str, *, now: float, call_id: str | None = None) -> bool:
             raise ConnectionError("away")
 
     executor = Executor([look], policy=Policy([Rule.ask("look", by="operator")]), approvals=Away())

@@ -40,9 +40,9 @@ class SlowApprovals(MemoryApprovals):
         await asyncio.sleep(0)
         return await super().ask(approval)
 
-    async def consume(self, token: str, *, now: float) -> bool:
+    async def consume(self, token: str, *, now: float, call_id: str | None = None) -> bool:
         await asyncio.sleep(0)
-        return await super().consume(token, now=now)
+        return await super().consume(token, now=now, call_id=call_id)
 
 
 class SlowHook:

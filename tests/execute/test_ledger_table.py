@@ -234,11 +234,11 @@ async def test_what_is_settled_late_does_not_replace_what_came_after_it() -> Non
 
 async def test_a_claim_whose_approval_is_gone_or_cannot_be_read_leaves_everything_as_it_was() -> None:
     class Gone(MemoryApprovals):
-        async def consume(self, token: str, *, now: float) -> bool:
+        async def consume(self, token: str, *, now: float, call_id: str | None = None) -> bool:
             return False
 
     class Away(MemoryApprovals):
-        async def consume(self, token: str, *, now: float) -> bool:
+        async def consume(self, token: str, *, now: float, call_id: str | None = None) -> bool:
             raise ConnectionError("away")
 
     approval: Any = type("Token", (), {"token": "t-1"})

@@ -271,10 +271,10 @@ async def test_approvals_that_are_away_mean_that_nothing_runs(what: str, read_on
                 raise ConnectionError("away")
             return await super().ask(approval)
 
-        async def consume(self, token: str, *, now: float) -> bool:
+        async def consume(self, token: str, *, now: float, call_id: str | None = None) -> bool:
             if self.away and what == "consume":
                 raise ConnectionError("away")
-            return await super().consume(token, now=now)
+            return await super().consume(token, now=now, call_id=call_id)
 
     ran: list[int] = []
 

@@ -129,8 +129,8 @@ class CountingApprovals(MemoryApprovals):
         """With the turn in which it was given."""
         self.turn = 0
 
-    async def consume(self, token: str, *, now: float) -> bool:
-        used = await super().consume(token, now=now)
+    async def consume(self, token: str, *, now: float, call_id: str | None = None) -> bool:
+        used = await super().consume(token, now=now, call_id=call_id)
         if used:
             self.used.append(token)
         return used

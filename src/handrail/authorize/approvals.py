@@ -77,8 +77,8 @@ class Approvals(Protocol):
         """The approval with this token; its arguments are whole until it is decided."""
         ...
 
-    async def consume(self, token: str, *, now: float) -> bool:
-        """Consume an approval: True for exactly one caller."""
+    async def consume(self, token: str, *, now: float, call_id: str | None = None) -> bool:
+        """Consume an approval for a call: True for exactly one caller. `ApprovalUsed` names the call."""
         ...
 
     async def restore(self, token: str) -> None:
@@ -176,9 +176,9 @@ class ApprovalEvents:
             )
         )
 
-    def emit_used(self, approval: Approval) -> None:
+    def emit_used(self, approval: Approval, *, call_id: str | None) -> None:
         """An approval was consumed."""
-        self.emit(build_used(approval))
+        self.emit(build_used(approval, call_id=call_id))
 
     def emit(self, event: Event) -> None:
         """Emit an event to the audit and to the event buses."""
@@ -189,7 +189,7 @@ class ApprovalEvents:
                 log.exception("a listener failed on %s", type(event).__name__)
 
 
-def build_used(approval: Approval, *, call_id: str | None = None) -> ApprovalUsed:
+def build_used(approval: Approval, *, call_id: str | None) -> ApprovalUsed:
     """The event that says that an approval was consumed, by which call."""
     return ApprovalUsed(who=approval.who or "", call_id=call_id, **_describe(approval))
 
@@ -373,13 +373,13 @@ class MemoryApprovals:
     async def get(self, token: str) -> Approval | None:
         return self._approvals.get(token)
 
-    async def consume(self, token: str, *, now: float) -> bool:
+    async def consume(self, token: str, *, now: float, call_id: str | None = None) -> bool:
         known = self._approvals.get(token)
         if known is None or not can_be_used(known, now=now):
             return False
         self._approvals[token] = structs.replace(known, state="used")
         self._close(known)
-        self.events.emit_used(known)
+        self.events.emit_used(known, call_id=call_id)
         return True
 
     async def restore(self, token: str) -> None:

@@ -369,8 +369,9 @@ class Authorizer:
         """
         if authorization.approval is None:
             return True
+        token, call_id = authorization.approval.token, authorization.call.id
         try:
-            return await budget.run(self._approvals.consume(authorization.approval.token, now=time.time()))
+            return await budget.run(self._approvals.consume(token, now=time.time(), call_id=call_id))
         except Exception as error:
             log.exception("the approval of %s could not be consumed", tool.name)
             raise Refusal(failure_results.unavailable(tool.name), authorization.decision) from error

@@ -503,7 +503,7 @@ class MemoryLedger:
         is_claimed = False
         try:
             if approval is not None:
-                is_claimed = await approvals.consume(approval.token, now=entry.claimed_at)
+                is_claimed = await approvals.consume(approval.token, now=entry.claimed_at, call_id=entry.call_id)
             else:
                 await approvals.withdraw_pending(session_id=entry.session_id, call_id=entry.call_id)
                 is_claimed = True

@@ -94,13 +94,13 @@ class SqlApprovals:
         found = await self._read(self._statements.find, bind_subject(subject) | {"now": now})
         return found[0] if found else None
 
-    async def consume(self, token: str, *, now: float) -> bool:
-        """Consume an approval; return True to exactly one caller."""
+    async def consume(self, token: str, *, now: float, call_id: str | None = None) -> bool:
+        """Consume an approval for a call; return True to exactly one caller."""
         if await self._database.write(self._statements.consume, {"of_token": token, "now": now}) != 1:
             return False
         try:
             if (approval := await self.get(token)) is not None:
-                self.events.emit_used(approval)
+                self.events.emit_used(approval, call_id=call_id)
         except Exception:  # the approval is consumed already: its call must run
             log.exception("the use of an approval could not be audited")
         return True

@@ -177,7 +177,7 @@ class SqlLedger:
             return False
         if approval is None:
             await approvals.withdraw_pending(session_id=entry.session_id, call_id=entry.call_id)
-        elif not await approvals.consume(approval.token, now=entry.claimed_at):
+        elif not await approvals.consume(approval.token, now=entry.claimed_at, call_id=entry.call_id):
             return False
         is_claimed = False
         try:

@@ -96,7 +96,8 @@ def ask_for_approval(
         except BaseException:
             await asyncio.shield(approvals.withdraw(asked.token))
             raise
-        if decided.state != "approved" or not await approvals.consume(decided.token, now=time.time()):
+        is_approved = decided.state == "approved"
+        if not is_approved or not await approvals.consume(decided.token, now=time.time(), call_id=call_id):
             return None
         return True if decided.changed_arguments is None else decided.changed_arguments
 
