@@ -94,6 +94,8 @@ class CallCanceller:
         return True
 
     def _stop(self, running: RunningCall, reason: str) -> None:
+        if running.stopped_by is not None:  # It is about to end, and whoever stopped it has said so.
+            return
         running.stop("cancelled")
         self._events.emit(
             CallCancelled(
