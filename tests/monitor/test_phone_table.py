@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from handrail import Executor, Policy, Rule, tool
+from handrail import Executor, Policy, Rule, ToolContext, tool
 from handrail.core import events
 from handrail.errors import ToolBuildError
 from handrail.monitor import Log
@@ -77,7 +77,7 @@ async def everything(lines: Lines) -> None:
     """Have every event told that an executor tells of."""
     door = Door()
 
-    @tool(name="hold", concurrency_safe=True)
+    @tool(name="hold", concurrency_safe=True, on_interrupt="cancel")
     async def hold(city: str) -> str:
         """Wait."""
         door.entered.set()
@@ -89,7 +89,6 @@ async def everything(lines: Lines) -> None:
         await executor.run(call(name, id=name), CONTEXT)
     arrivals = [asyncio.create_task(executor.run(call("hold", '{"city": "Rome"}'), CONTEXT)) for _ in range(2)]
     await door.entered.wait()
-    executor.cancel("c-1", session_id="s-1")
     executor.cancel_tools_for_response("r-1", session_id="s-1")
     executor.cancel_tools_for_response("", session_id="s-1")
     await executor.cancel_all("s-1")
@@ -141,6 +140,28 @@ async def test_every_name_of_the_document_comes_out_of_the_log_that_is_asked_for
             assert record.levelname == "ERROR"
         if name in PHONE and not name.startswith("tool_build"):
             assert record.session_id
+
+
+async def test_a_phone_name_says_no_more_than_what_happened(lines: Lines) -> None:
+    lines.log = Log(lines.log._logger, phone_names=True)
+    door = Door()
+
+    @tool(read_only=True, concurrency_safe=True)
+    async def hold() -> str:
+        """Wait."""
+        door.entered.set()
+        await door.opened.wait()
+        return "held"
+
+    executor = Executor([hold], listeners=[lines.log])
+    running = asyncio.create_task(executor.run(call("hold", "{}"), ToolContext(session_id="s-1")))
+    await door.entered.wait()
+    await executor.cancel_all("s-1")
+    await running
+
+    assert {"tool_executor_execute_started", "call_cancelled", "tool_cancel_all_finished"} <= set(lines.names)
+    assert "tool_cancelled_for_response" not in lines.names  # It was the end of the session.
+    assert "tool_executor_dependencies_prepared" not in lines.names  # There are none.
 
 
 @pytest.mark.proves("PH-86")

@@ -125,6 +125,7 @@ class MessageBuilder:
             "call_cancelled",
             logging.INFO,
             self._describe_call(event, event.call),
+            scope=event.scope,
             reason=self._clean_text(event.reason),
         )
 
