@@ -290,7 +290,7 @@ def test_plans_and_builds_are_reported_by_names_and_counts(lines: Lines) -> None
 
     built, failed = lines.of("tool_build_finished")
     assert (built.tenant_id, built.tool_count, built.tool_names, built.levelno) == ("acme", 2, ["a", "b"], logging.INFO)
-    assert (failed.tool_count, failed.failed, failed.levelno) == (0, ["c"], logging.WARNING)
+    assert (failed.tool_count, failed.tool_names, failed.failed, failed.levelno) == (0, [], ["c"], logging.WARNING)
     planned = lines.one("turn_planned")
     assert (planned.turn, planned.guideline_ids, planned.call_ids) == (2, ["g"], ["c-1"])
 

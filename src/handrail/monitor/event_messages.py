@@ -198,7 +198,7 @@ class MessageBuilder:
             logging.WARNING if event.failed else logging.INFO,
             _read_ids(event),
             tool_count=len(event.tool_names),
-            tool_names=self._clean_names(event.tool_names),
+            tool_names=self._clean_names(event.tool_names) or [],
             tool_choice=None if event.tool_choice is None else self._clean_text(event.tool_choice),
             failed=self._clean_names(event.failed),
         )
