@@ -10,6 +10,7 @@ from handrail import Executor, Policy, Rule, ToolContext, tool
 from handrail.core import events
 from handrail.errors import ToolBuildError
 from handrail.monitor import Log
+from handrail.phone import events as phone_events
 from handrail.tenants import TenantConfig, ToolBuilder
 from tests.monitor.conftest import CONTEXT, Door, Lines, call, crash, look
 from tests.monitor.phone_log_events import PHONE_LOG_EVENTS
@@ -179,6 +180,21 @@ async def test_every_row_names_an_event_that_is_reported_under_that_name_with_th
         assert log in ((phone,) if event in ("LogEvent", "ToolsBuilt") else own), phone
         assert set(fields) <= told[log], phone
         assert set(fields) <= page[log] | COMMON, phone
+
+
+def test_the_page_lists_every_event_and_what_the_log_writes_of_it() -> None:
+    page = (ROOT / "docs" / "monitoring.md").read_text(encoding="utf-8")
+    own = {"Event", "LogEvent"}  # A `LogEvent` is written under its own name.
+    names = {
+        name
+        for module in (events, phone_events)
+        for name, kind in vars(module).items()
+        if isinstance(kind, type) and issubclass(kind, events.Event) and name not in own
+    }
+    written = {re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower() for name in names - {"ToolsBuilt"}}
+
+    assert sorted(name for name in names if f"`{name}`" not in page) == []
+    assert sorted(written - documented().keys()) == []
 
 
 async def test_the_page_names_no_field_that_an_event_does_not_have(lines: Lines) -> None:
