@@ -83,3 +83,16 @@ async def test_the_text_of_your_own_exception_is_logged_if_you_ask_for_it(
     assert ("HANDRAIL_DEBUG=1" in caplog.text) is (how == "neither")
     assert SECRET not in caplog.text
     assert "order 17" not in result.for_model()
+
+
+async def test_the_value_of_a_secret_that_the_context_brings_is_not_logged_either(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    theirs = "the-customers-own-phrase"
+    context = ToolContext(session_id="s-1", secrets={"phrase": theirs})
+
+    with caplog.at_level(logging.DEBUG, logger="handrail"):
+        await Executor([crash], policy=Policy([Rule.allow("*")])).run(call("crash"), context)
+
+    assert "cannot sign in with" in caplog.text
+    assert theirs not in caplog.text

@@ -9,7 +9,7 @@ import pytest
 from handrail import Executor, Policy, Rule, ToolContext, ToolResult, tool
 from handrail.authorize import MemoryApprovals
 from handrail.authorize.approvals import new_token
-from handrail.core import Approval, ApprovalDecided, CallFinished, CallStarted, DecisionMade
+from handrail.core import Approval, ApprovalDecided, ApprovalUsed, CallFinished, CallStarted, DecisionMade
 from handrail.errors import ApprovalError, ConfigError
 from handrail.execute import Timeouts
 from tests.execute.helpers import Heard, at, call, code_of
@@ -343,6 +343,16 @@ async def test_of_many_runs_of_one_approved_read_one_runs_and_the_others_are_ask
 
     assert sorted(str(code_of(one)) for one in results) == ["None", *["approval_required"] * 4]
     assert len(desk.ran) == 1
+
+
+@both
+async def test_the_use_of_an_approval_names_the_call_that_used_it(read_only: bool) -> None:
+    desk = Desk(read_only=read_only)
+    await desk.approve(await desk.asked())
+    result = await desk.pay(id="another")
+
+    assert result.ok
+    assert [event.call_id for event in desk.heard.of(ApprovalUsed)] == ["another"]
 
 
 async def test_an_approval_is_used_by_one_of_many() -> None:

@@ -66,6 +66,9 @@ async def test_what_an_approver_changed_is_what_runs_is_keyed_and_is_recorded() 
     finished = bank.heard.of(CallFinished)[-1]
     assert '"amount":300' in finished.call.arguments_json.replace(" ", "")
     assert (await bank.pay()).origin == "replayed"
+    other = await bank.pay(amount=300, id="c-2")  # With the approver's arguments: those of this call were not changed.
+    assert other.origin == "replayed"
+    assert "approved the call that was made changed its arguments" in other.for_model()
     assert len(bank.paid) == 1
 
 

@@ -130,6 +130,19 @@ async def test_a_call_that_waits_for_a_place_or_for_its_twin_can_be_cancelled() 
 # By response
 
 
+async def test_a_call_that_is_cancelled_again_before_it_has_ended_is_reported_once() -> None:
+    stage = Stage()
+    await stage.start("look", response_id="r-1")
+    for _ in range(2):
+        assert stage.executor.cancel("look", session_id="s-1")
+        assert stage.executor.cancel_tools_for_response("r-1", session_id="s-1") == 1
+    done = await stage.executor.cancel_all("s-1")
+    await stage.results()
+
+    assert done.remaining == 0
+    assert [event.call.id for event in stage.heard.of(CallCancelled)] == ["look"]
+
+
 @pytest.mark.proves("PH-69", "PH-70")
 async def test_the_calls_of_a_response_are_cancelled_each_as_its_tool_wants_it_and_no_other() -> None:
     stage = Stage()

@@ -476,6 +476,28 @@ async def test_who_is_asked_again_reads_with_which_other_arguments_it_was_done()
     assert "77" in other.for_model()
 
 
+@pytest.mark.parametrize(("fails", "code"), [(False, "in_progress"), (True, "outcome_unknown")])
+async def test_what_the_model_reads_about_a_call_of_the_same_key_does_not_mix_up_the_arguments(
+    fails: bool, code: str
+) -> None:
+    bank = Bank()
+    bank.slow = slow = Held()
+    bank.fails = (lambda: RuntimeError("lost")) if fails else None
+    first = asyncio.create_task(bank.pay("c-1", amount=5))
+    await slow.begun.wait()
+    if fails:
+        slow.go.set()
+        await first
+    other = await bank.pay("c-2", amount=9)
+    found = await bank.executor.look_up(call("pay", "c-3", invoice="i-1", amount=9), at())
+    slow.go.set()
+    await first
+
+    for result in (other, found):
+        assert code_of(result) == code
+        assert "for the same key, with other arguments. Nothing was done with these arguments." in result.for_model()
+
+
 class SlowBook(Book):
     """A ledger of other processes, which answers when it is told to."""
 

@@ -71,6 +71,22 @@ async def test_handlers_find_the_secrets_of_the_executor_and_else_those_of_their
     assert (await none.run(call("show"), context)).output == "the caller's"
 
 
+async def test_the_secrets_of_the_executor_and_of_the_caller_are_one_mapping() -> None:
+    seen: list[dict[str, str]] = []
+
+    @tool(read_only=True)
+    async def list_all(context: ToolContext[Any]) -> int:
+        """List the secrets."""
+        seen.append(dict(context.secrets))
+        return len(context.secrets)
+
+    executor = Executor([list_all], secrets={"BANK": lambda: "the bank's", "KEY": lambda: "the executor's"})
+    result = await executor.run(call("list_all"), at(secrets={"KEY": "the caller's", "MAIL": "the mail's"}))
+
+    assert result.output == 3
+    assert seen == [{"BANK": "the bank's", "KEY": "the executor's", "MAIL": "the mail's"}]
+
+
 async def test_a_schema_of_a_host_is_what_its_tool_takes_and_what_was_declared_is_what_it_is() -> None:
     executor = Executor(policy=ALLOWED, declared={"send": ToolFlags(read_only=True)})
     [before] = executor.known_tools

@@ -290,9 +290,38 @@ def test_plans_and_builds_are_reported_by_names_and_counts(lines: Lines) -> None
 
     built, failed = lines.of("tool_build_finished")
     assert (built.tenant_id, built.tool_count, built.tool_names, built.levelno) == ("acme", 2, ["a", "b"], logging.INFO)
-    assert (failed.tool_count, failed.failed, failed.levelno) == (0, ["c"], logging.WARNING)
+    assert (failed.tool_count, failed.tool_names, failed.failed, failed.levelno) == (0, [], ["c"], logging.WARNING)
     planned = lines.one("turn_planned")
     assert (planned.turn, planned.guideline_ids, planned.call_ids) == (2, ["g"], ["c-1"])
+
+
+def test_a_durable_call_that_waits_or_is_taken_over_is_named(lines: Lines) -> None:
+    lines.log(events.CallQueued(at=0.0, session_id="s-1", call=call("look"), priority=3))
+    lines.log(events.CallTakenOver(at=0.0, session_id="s-1", call=call("look"), previous_owner="w-1", owner="w-2"))
+
+    queued, taken = lines.one("call_queued"), lines.one("call_taken_over")
+    assert (queued.call_id, queued.tool, queued.priority) == ("c-1", "look", 3)
+    assert (taken.call_id, taken.tool, taken.previous_owner, taken.owner) == ("c-1", "look", "w-1", "w-2")
+
+
+def test_what_another_process_reports_is_named_with_its_worker_and_its_call(lines: Lines) -> None:
+    where: Any = {"at": 0.0, "session_id": "s-1"}
+    done = ToolResult(output="kestrel", call_id="c-1", tool_name="look")
+    for event in (
+        events.CallStarted(**where, call=call("look")),
+        events.Progress(**where, call_id="c-1", tool_name="look", message="kestrel"),
+        events.CallFinished(**where, call=call("look"), result=done),
+    ):
+        lines.log(events.WorkerEvent(**where, worker="w-1", event=event))
+
+    told = lines.of("worker_event")
+    assert [(one.kind, one.levelname) for one in told] == [  # type: ignore[attr-defined]
+        ("call_started", "DEBUG"),
+        ("progress", "DEBUG"),
+        ("call_finished", "INFO"),
+    ]
+    assert {(one.worker, one.call_id, one.tool) for one in told} == {("w-1", "c-1", "look")}  # type: ignore[attr-defined]
+    assert "kestrel" not in str([one.__dict__ for one in told])
 
 
 def test_an_event_that_is_not_known_is_reported_by_its_name_and_its_numbers(lines: Lines) -> None:

@@ -3,13 +3,15 @@
 import asyncio
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from handrail import Executor, Policy, Rule, tool
+from handrail import Executor, Policy, Rule, ToolContext, tool
 from handrail.core import events
 from handrail.errors import ToolBuildError
 from handrail.monitor import Log
+from handrail.phone import events as phone_events
 from handrail.tenants import TenantConfig, ToolBuilder
 from tests.monitor.conftest import CONTEXT, Door, Lines, call, crash, look
 from tests.monitor.phone_log_events import PHONE_LOG_EVENTS
@@ -77,7 +79,7 @@ async def everything(lines: Lines) -> None:
     """Have every event told that an executor tells of."""
     door = Door()
 
-    @tool(name="hold", concurrency_safe=True)
+    @tool(name="hold", concurrency_safe=True, on_interrupt="cancel")
     async def hold(city: str) -> str:
         """Wait."""
         door.entered.set()
@@ -89,7 +91,6 @@ async def everything(lines: Lines) -> None:
         await executor.run(call(name, id=name), CONTEXT)
     arrivals = [asyncio.create_task(executor.run(call("hold", '{"city": "Rome"}'), CONTEXT)) for _ in range(2)]
     await door.entered.wait()
-    executor.cancel("c-1", session_id="s-1")
     executor.cancel_tools_for_response("r-1", session_id="s-1")
     executor.cancel_tools_for_response("", session_id="s-1")
     await executor.cancel_all("s-1")
@@ -143,6 +144,28 @@ async def test_every_name_of_the_document_comes_out_of_the_log_that_is_asked_for
             assert record.session_id
 
 
+async def test_a_phone_name_says_no_more_than_what_happened(lines: Lines) -> None:
+    lines.log = Log(lines.log._logger, phone_names=True)
+    door = Door()
+
+    @tool(read_only=True, concurrency_safe=True)
+    async def hold() -> str:
+        """Wait."""
+        door.entered.set()
+        await door.opened.wait()
+        return "held"
+
+    executor = Executor([hold], listeners=[lines.log])
+    running = asyncio.create_task(executor.run(call("hold", "{}"), ToolContext(session_id="s-1")))
+    await door.entered.wait()
+    await executor.cancel_all("s-1")
+    await running
+
+    assert {"tool_executor_execute_started", "call_cancelled", "tool_cancel_all_finished"} <= set(lines.names)
+    assert "tool_cancelled_for_response" not in lines.names  # It was the end of the session.
+    assert "tool_executor_dependencies_prepared" not in lines.names  # There are none.
+
+
 @pytest.mark.proves("PH-86")
 async def test_every_row_names_an_event_that_is_reported_under_that_name_with_those_fields(lines: Lines) -> None:
     kinds = [name for name, kind in vars(events).items() if isinstance(kind, type) and issubclass(kind, events.Event)]
@@ -158,6 +181,24 @@ async def test_every_row_names_an_event_that_is_reported_under_that_name_with_th
         assert log in ((phone,) if event in ("LogEvent", "ToolsBuilt") else own), phone
         assert set(fields) <= told[log], phone
         assert set(fields) <= page[log] | COMMON, phone
+
+
+def test_the_page_lists_every_event_and_what_the_log_writes_of_it() -> None:
+    page = (ROOT / "docs" / "monitoring.md").read_text(encoding="utf-8")
+    kinds: dict[str, Any] = {
+        name: kind
+        for module in (events, phone_events)
+        for name, kind in vars(module).items()
+        if isinstance(kind, type) and issubclass(kind, events.Event) and kind is not events.Event
+    }
+    table = page.partition("| event | when | its own fields |\n")[2].partition("\n\n")[0]
+    rows = {name: row for row in table.splitlines() for name in re.findall(r"`(\w+)`", row.split("|")[1])}
+    for name, kind in kinds.items():
+        own = set(kind.__struct_fields__) - set(events.Event.__struct_fields__)
+        assert own <= set(re.findall(r"`(\w+)`", rows[name])), name
+    # A `LogEvent` is written under its own name.
+    written = {re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower() for name in kinds.keys() - {"ToolsBuilt", "LogEvent"}}
+    assert sorted(written - documented().keys()) == []
 
 
 async def test_the_page_names_no_field_that_an_event_does_not_have(lines: Lines) -> None:

@@ -105,6 +105,11 @@ def test_a_preparation_that_fails_or_hangs_is_what_the_tenant_says(prepare: Any,
     assert verbs[0] == how
     [note] = [one for one in played.of(LogEvent) if one.name == "phone_call_unprepared"]
     assert note.severity == "error"
+    # The tenant is known from the first webhook on, and no tool call has to name it.
+    nameless = [
+        one for one in played.events if (one.tenant_id, one.sip_call_id) != ("acme-corp", "sip-rtc_1@carrier.example")
+    ]
+    assert [getattr(one, "name", "") for one in nameless] == ["webhook_incoming"]
 
 
 def test_the_dialled_number_is_read_from_the_header_that_the_carrier_uses() -> None:

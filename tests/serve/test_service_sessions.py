@@ -489,7 +489,7 @@ async def test_a_replica_that_died_loses_its_turn_with_its_lease(store: SqlStore
     async with open_replica(store, agent=make_agent("one", "two")) as replica:
         client = await replica.connect("caller")
         await send(client)
-        await store.turns.acquire("api:acme/s-1", owner="died", seconds=0.2)
+        await store.turns.acquire("api:acme/s-1", owner="died", lease=0.2)
         assert (await send(client, status=409))["error"]["code"] == "in_progress"
 
         async def is_free() -> bool:

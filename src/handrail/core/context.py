@@ -39,7 +39,7 @@ class ToolContext(Struct, Generic[DepsT], frozen=True, kw_only=True):
     deps: DepsT = None  # pyright: ignore[reportAssignmentType]  # None unless the caller passes one
     """The caller's own services, typed: `ToolContext[Bank]`."""
     secrets: Mapping[str, str] = {}
-    """Values for handlers, by name; they are never logged."""
+    """Values for handlers, by name; what a handler has read from here is never logged."""
     plugin_data: Mapping[str, Any] = {}
     """Anything else that a plugin or an adapter passes along."""
     call: ToolCall | None = None

@@ -59,6 +59,8 @@ class CallCancelled(Event, frozen=True, kw_only=True):
 
     call: ToolCall
     reason: str = ""
+    scope: Literal["call", "response", "session"] = "call"
+    """Whether it was cancelled by itself, with the calls of its response, or with all calls of its session."""
 
 
 class Cancelling(Event, frozen=True, kw_only=True):

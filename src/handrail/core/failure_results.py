@@ -199,9 +199,18 @@ def in_progress(tool: str) -> ToolResult:
     return failure("in_progress", message, retryable=True)
 
 
-def unsettled(tool: str, *, is_running: bool) -> ToolResult:
-    """The same call was begun before, and has no outcome yet: `in_progress` while it runs, else `outcome_unknown`."""
-    return in_progress(tool) if is_running else outcome_unknown(tool)
+def unsettled(tool: str, *, is_running: bool, is_same: bool = True) -> ToolResult:
+    """The same effect was begun before, and has no outcome yet: `in_progress` while it runs, else `outcome_unknown`.
+
+    `is_same` says whether it was begun with the arguments of this call; else they are left alone.
+    """
+    if is_same:
+        return in_progress(tool) if is_running else outcome_unknown(tool)
+    other = f"for the same key, with other arguments. {NOTHING_HAPPENED.removesuffix('.')} with these arguments."
+    if is_running:
+        return failure("in_progress", f"`{tool}` is already running {other} Wait for its result.", retryable=True)
+    advice = "Find out, or let a person look, before anything is said about it."
+    return failure("outcome_unknown", f"It is not known whether `{tool}` took effect {other} {advice}")
 
 
 def not_started(tool: str) -> ToolResult:

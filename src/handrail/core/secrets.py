@@ -48,7 +48,8 @@ class Secrets(Mapping[str, str]):
 
 
 class LayeredSecrets(Mapping[str, str]):
-    """The secrets of an executor, and for other names those of a call's own context."""
+    """The secrets of an executor, and for other names those of a call's own context; a value that is read is hidden
+    from then on, as in `resolve_reference`."""
 
     __slots__ = ("_first", "_second")
 
@@ -57,7 +58,12 @@ class LayeredSecrets(Mapping[str, str]):
         self._second = second
 
     def __getitem__(self, name: str) -> str:
-        return self._first[name] if name in self._first else self._second[name]
+        if name in self._first:
+            return self._first[name]
+        value = self._second[name]
+        if isinstance(value, str):  # pyright: ignore[reportUnnecessaryIsInstance]  # the caller's
+            hide_value(value)
+        return value
 
     def __contains__(self, name: object) -> bool:
         return name in self._first or name in self._second
@@ -66,7 +72,7 @@ class LayeredSecrets(Mapping[str, str]):
         return iter(dict.fromkeys((*self._first, *self._second)))
 
     def __len__(self) -> int:
-        return len(tuple(self))
+        return len(self._first.keys() | self._second.keys())  # `tuple(self)` would ask for the length.
 
     def __repr__(self) -> str:
         return f"LayeredSecrets({', '.join(self)})"

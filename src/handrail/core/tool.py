@@ -314,7 +314,7 @@ class Tool(Generic[P, R]):
         return finish(output, tool=self, context=context, duration_ms=(perf_counter() - started) * 1000)
 
     async def check_permissions(self, payload: Mapping[str, Any] | str, context: ToolContext[Any]) -> None:
-        """Raise `PermissionError` unless the call is permitted.
+        """Raise `PermissionError` unless the call is permitted; `InvalidArgumentsError` if its arguments are not valid.
 
         A tool without a `permission_check` is denied unless it is read-only, so that your own loop fails closed, too.
         """

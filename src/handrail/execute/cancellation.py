@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from msgspec import Struct
 
@@ -41,7 +41,7 @@ class CallCanceller:
         running = self._running.find((session_id, call_id))
         if running is None or running.on_interrupt == "uninterruptible":
             return False
-        self._stop(running, "asked to")
+        self._stop(running, "asked to", "call")
         return True
 
     def cancel_response(self, response_id: str, *, session_id: str) -> int:
@@ -52,7 +52,7 @@ class CallCanceller:
             if response_id and running.call.response_id == response_id
         ]
         reason = "the response was interrupted" if response_id else "missing_response_id"
-        cancelled = sum(self._interrupt(running, reason) for running in every)
+        cancelled = sum(self._interrupt(running, reason, "response") for running in every)
         remaining = len(every) - cancelled
         self._emit_summary(every, session_id, reason, cancelled, remaining=remaining, response_id=response_id)
         return cancelled
@@ -76,24 +76,26 @@ class CallCanceller:
                 cancellable=sum(map(_is_interruptible, every)),
             )
         )
-        cancelled = sum(self._interrupt(running, reason) for running in every)
+        cancelled = sum(self._interrupt(running, reason, "session") for running in every)
         for running in await _wait_for_end(ends, grace):
             if running.stopped_by is None:
-                self._stop(running, reason)
+                self._stop(running, reason, "session")
                 cancelled += 1
         stuck = await _wait_for_end(ends, _FINAL_GRACE)
         self._emit_summary(every, session_id, reason, cancelled, remaining=len(stuck))
         return CancelResult(cancelled=cancelled, remaining=len(stuck))
 
-    def _interrupt(self, running: RunningCall, reason: str) -> bool:
+    def _interrupt(self, running: RunningCall, reason: str, scope: Literal["response", "session"]) -> bool:
         if running.on_interrupt == "finish_silently":
             running.is_silent = True
         if not _is_interruptible(running):
             return False
-        self._stop(running, reason)
+        self._stop(running, reason, scope)
         return True
 
-    def _stop(self, running: RunningCall, reason: str) -> None:
+    def _stop(self, running: RunningCall, reason: str, scope: Literal["call", "response", "session"]) -> None:
+        if running.stopped_by is not None:  # It is about to end, and whoever stopped it has said so.
+            return
         running.stop("cancelled")
         self._events.emit(
             CallCancelled(
@@ -102,6 +104,7 @@ class CallCanceller:
                 tenant_id=running.tenant_id,
                 call=running.call,
                 reason=reason,
+                scope=scope,
             )
         )
 

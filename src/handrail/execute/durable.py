@@ -166,7 +166,8 @@ class DurableCalls:
             if known.step == "replay":
                 return replay(entry, is_same_call=is_entry_of(entry, ref))
             if not is_entry_of(entry, ref):  # Another call of the same effect was begun: this one may come later.
-                return failure_results.unsettled(tool.name, is_running=known.step == "in_progress")
+                is_running = known.step == "in_progress"
+                return failure_results.unsettled(tool.name, is_running=is_running, is_same=known.is_same)
             decision = entry.decision  # This very call was begun: a worker finishes it.
         else:
             try:

@@ -492,7 +492,9 @@ class EffectRunner:
             raise Refusal(replay(entry, is_same_call=False), effect.decision)
         if known.step in ("duplicate_effect", "ask_again"):  # The approver was not told that it was done before.
             raise Refusal(await describe_duplicate(entry, self._redactor), effect.decision)
-        raise Refusal(failure_results.unsettled(tool.name, is_running=known.step == "in_progress"), effect.decision)
+        is_running = known.step == "in_progress"
+        refusal = failure_results.unsettled(tool.name, is_running=is_running, is_same=known.is_same)
+        raise Refusal(refusal, effect.decision)
 
     # 3. Claim.
 

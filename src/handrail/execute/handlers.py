@@ -90,9 +90,10 @@ class HandlerRunner:
         force_setattr(inner, "call", call)
         force_setattr(inner, "listener", self._emit)
         force_setattr(inner, "idempotency_key", idempotency_key)
-        if (given := self._secrets) is not None:
-            own = context.secrets
-            force_setattr(inner, "secrets", LayeredSecrets(given, own) if own else given)
+        if own := context.secrets:
+            force_setattr(inner, "secrets", LayeredSecrets(self._secrets or {}, own))
+        elif self._secrets is not None:
+            force_setattr(inner, "secrets", self._secrets)
         return inner
 
     async def _run_with_retries(

@@ -113,14 +113,14 @@ class CallRecall:
             await effect.running.wait(checking)
         except CallStopped:
             if known.step in ("in_progress", "unknown"):
-                return failure_results.unsettled(name, is_running=known.step == "in_progress")
+                return failure_results.unsettled(name, is_running=known.step == "in_progress", is_same=known.is_same)
             raise
         if known.step == "duplicate_effect":
             return await describe_duplicate(entry, self._redactor)
         if known.step == "replay":
             return replay(entry, is_same_call=is_entry_of(entry, ref))
         if not known.is_same:  # The other call's result is not this one's.
-            return failure_results.unsettled(name, is_running=known.step == "in_progress")
+            return failure_results.unsettled(name, is_running=known.step == "in_progress", is_same=False)
         claimed = self._claims.get((entry.session_id, entry.call_id))
         if claimed is not None:  # Even if its lease is over: a clock that jumps stops nothing.
             return await self._join_same_effect(effect, claimed, admission)
@@ -216,7 +216,7 @@ class CallRecall:
             return replay(entry, is_same_call=is_entry_of(entry, ref))
         is_running = known.step == "in_progress" or self._running.find((entry.session_id, entry.call_id)) is not None
         if is_running or not known.is_same:
-            return failure_results.unsettled(name, is_running=is_running)
+            return failure_results.unsettled(name, is_running=is_running, is_same=known.is_same)
         found = await self._verification.settle_doubt(compiled, sent, context, entry, budget)
         if found != "nothing happened":
             return found or failure_results.outcome_unknown(name)

@@ -88,8 +88,9 @@ async def note_changes(result: ToolResult, arguments_json: str, redactor: Redact
     if result.notice:
         return result
     ran = await redactor.text_aside(arguments_json)
+    # Not "this call": others of the same effect read it, too.
     return structs.replace(
-        result, notice=f"[Whoever approved this call changed its arguments. It was made with: {ran}]"
+        result, notice=f"[Whoever approved the call that was made changed its arguments. It was made with: {ran}]"
     )
 
 

@@ -45,6 +45,9 @@ class MessageBuilder:
         self._builders: dict[type[Any], Callable[[Any], LogMessage]] = {
             events.CallCancelled: self._build_call_cancelled,
             events.CallIgnored: self._build_ignored,
+            events.CallQueued: self._build_queued,
+            events.CallTakenOver: self._build_taken_over,
+            events.WorkerEvent: self._build_worker_event,
             events.Cancelling: self._build_cancelling,
             events.Cancellation: self._build_cancellation,
             events.DecisionMade: self._build_decision_made,
@@ -125,12 +128,41 @@ class MessageBuilder:
             "call_cancelled",
             logging.INFO,
             self._describe_call(event, event.call),
+            scope=event.scope,
             reason=self._clean_text(event.reason),
         )
 
     def _build_ignored(self, event: events.CallIgnored) -> LogMessage:
         return _build(
             "call_ignored", logging.INFO, self._describe_call(event, event.call), reason=self._clean_text(event.reason)
+        )
+
+    def _build_queued(self, event: events.CallQueued) -> LogMessage:
+        return _build("call_queued", logging.INFO, self._describe_call(event, event.call), priority=event.priority)
+
+    def _build_taken_over(self, event: events.CallTakenOver) -> LogMessage:
+        return _build(
+            "call_taken_over",
+            logging.INFO,
+            self._describe_call(event, event.call),
+            previous_owner=self._clean_text(event.previous_owner),
+            owner=self._clean_text(event.owner),
+        )
+
+    def _build_worker_event(self, event: events.WorkerEvent) -> LogMessage:
+        # What it says of the call is in the log of the worker.
+        inner = event.event
+        call: ToolCall | None = getattr(inner, "call", None)
+        if isinstance(inner, events.Progress):
+            about = self._read_call_ids(inner)
+        else:
+            about = _read_ids(event) if call is None else self._describe_call(event, call)
+        return _build(
+            "worker_event",
+            logging.DEBUG if isinstance(inner, events.CallStarted | events.Progress) else logging.INFO,
+            about,
+            worker=self._clean_text(event.worker),
+            kind=_to_snake_case(type(inner).__name__),
         )
 
     def _build_cancelling(self, event: events.Cancelling) -> LogMessage:
@@ -197,7 +229,7 @@ class MessageBuilder:
             logging.WARNING if event.failed else logging.INFO,
             _read_ids(event),
             tool_count=len(event.tool_names),
-            tool_names=self._clean_names(event.tool_names),
+            tool_names=self._clean_names(event.tool_names) or [],
             tool_choice=None if event.tool_choice is None else self._clean_text(event.tool_choice),
             failed=self._clean_names(event.failed),
         )

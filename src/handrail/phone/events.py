@@ -55,13 +55,14 @@ class Listeners:
 
     def __init__(self, listeners: Iterable[Callable[[Event], object]]) -> None:
         self._listeners = tuple(listeners)
-        self.sip_call_ids: dict[str, str | None] = {}
-        """The Call-IDs of the SIP dialogues of the phone calls under way, by their session ids."""
+        self.calls: dict[str, tuple[str | None, str]] = {}
+        """The Call-ID of the SIP dialogue and the tenant of each phone call under way, by their session ids."""
 
     def emit(self, event: Event) -> None:
-        """Tell every listener."""
-        if event.sip_call_id is None and (sip_call_id := self.sip_call_ids.get(event.session_id)) is not None:
-            event = structs.replace(event, sip_call_id=sip_call_id)
+        """Tell every listener, with the ids of the phone call that not every event has of itself."""
+        if (event.sip_call_id is None or event.tenant_id is None) and event.session_id in self.calls:
+            sip_call_id, tenant_id = self.calls[event.session_id]
+            event = structs.replace(event, sip_call_id=sip_call_id, tenant_id=tenant_id)
         for listener in self._listeners:
             try:
                 listener(event)

@@ -213,7 +213,7 @@ class PhoneGateway:
         return status
 
     async def _accept(self, call: IncomingCall, cfg: TenantConfig) -> CallSession | None:
-        self._events.sip_call_ids[call.session_id] = call.sip_call_id
+        self._events.calls[call.session_id] = call.sip_call_id, cfg.tenant_id
         accepted = False
         try:
             tools = await self._executors.get(
@@ -268,14 +268,14 @@ class PhoneGateway:
             return call_session
         finally:
             if not accepted:
-                self._events.sip_call_ids.pop(call.session_id, None)
+                self._events.calls.pop(call.session_id, None)
 
     async def _converse(self, session: CallSession) -> None:
         try:
             await session.run()
         finally:
             self.calls.pop(session.session_id, None)
-            self._events.sip_call_ids.pop(session.session_id, None)
+            self._events.calls.pop(session.session_id, None)
             used = {(session.tenant.tenant_id, session.tenant.version) for session in self.calls.values()}
             await self._executors.forget(used=used, ringing=set(self._ringing.values()))
 

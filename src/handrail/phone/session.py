@@ -280,9 +280,9 @@ class CallSession:
             if self._recorder is not None:
                 self._recorder.record_sent_event(event)
 
-    async def _wait_over(self, seconds: float) -> None:
+    async def _wait_over(self, timeout: float) -> None:
         try:
-            async with asyncio.timeout(seconds):
+            async with asyncio.timeout(timeout):
                 await self._over.wait()
         except TimeoutError:
             pass

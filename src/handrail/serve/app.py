@@ -60,7 +60,7 @@ def build_app(
     url: str = "",
     title: str = "Handrail",
     notices: Callable[[], list[str]] | None = None,
-    held: Callable[[], Mapping[str, PinDifference]] | None = None,
+    held_tools: Callable[[], Mapping[str, PinDifference]] | None = None,
     tenants: Tenants | None = None,
     tools: ToolBuilder | None = None,
     trust: TenantTrust | None = None,
@@ -85,7 +85,8 @@ def build_app(
         url: Where people reach the console: results name it.
         title: The name on the pages.
         notices: Returns what is shown on every page, of each the first line, and the others on request.
-        held: Returns the tools whose definition somebody has to accept first, by name: their pages show what differs.
+        held_tools: Returns the tools whose definition somebody has to accept first, by name; their pages show what
+            differs.
         tenants: The configurations of tenants, such as `store.tenants`: a call with a tenant's key has the tools of the
             executor and those that `tools` builds from its configuration, under the rules of both.
         tools: Builds the tools of a tenant.
@@ -156,7 +157,7 @@ def build_app(
             Route("/mcp", _AtRoot(McpGate(endpoint, access))),
             Mount("/static", static),
             *console.build_routes(),
-            *ToolPages(console, service, held=held or dict).build_routes(),
+            *ToolPages(console, service, held_tools=held_tools or dict).build_routes(),
             *ChatPages(console, service, conversations).build_routes(),
         ],
         middleware=[Middleware(_SecurityHeaders), Middleware(_ApiMount, api=api)],

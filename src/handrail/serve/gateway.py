@@ -78,7 +78,7 @@ async def open_configured_gateway(
             approval_wait=config.approval_wait,
             url=url,
             notices=lambda: [*watch.list_problems(), *list_source_problems(sources)],
-            held=lambda: find_held_tools(sources),
+            held_tools=lambda: find_held_tools(sources),
             tenants=store.tenants,
             registry=metrics[0].registry if metrics else None,
             worker=worker,

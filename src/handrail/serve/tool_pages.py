@@ -69,9 +69,11 @@ _NOT_THE_TOOL: Final = frozenset(
 class ToolPages:
     """The pages of tools, of rules to try, and of sessions."""
 
-    def __init__(self, console: Console, service: Service, *, held: Callable[[], Mapping[str, PinDifference]]) -> None:
+    def __init__(
+        self, console: Console, service: Service, *, held_tools: Callable[[], Mapping[str, PinDifference]]
+    ) -> None:
         self._console = console
-        self._held = held
+        self._find_held = held_tools
         self._service = service
         self._store = service.store
 
@@ -94,13 +96,13 @@ class ToolPages:
         health = measure_health(await self._read_finished(session, limit=_HEALTH_ROWS))
         tools = [(tool, health.get(tool.name, ToolHealth())) for tool in sorted(executor.registry, key=_get_name)]
         return self._console.show(
-            request, session, "tools.html", tools=tools, held=self._held(), problems=self._list_problems(session)
+            request, session, "tools.html", tools=tools, held=self._find_held(), problems=self._list_problems(session)
         )
 
     async def _tool(self, request: Request, session: BrowserSession) -> Response:
         executor = await self._service.get_executor(session.key)
         name = clean(request.path_params["name"])
-        difference = self._held().get(name)
+        difference = self._find_held().get(name)
         if name not in executor.registry:
             if difference is not None:
                 return self._console.show(request, session, "held.html", name=name, difference=difference)

@@ -41,20 +41,20 @@ class SqlTurns:
         self._clean = delete(table).where(table.c.lease_until <= clock)
         self._count = 0
 
-    async def acquire(self, session_id: str, *, owner: str, seconds: float) -> bool:
-        """Take the turn of a conversation for so many seconds; False if another one is running."""
-        values = self._build_values(session_id, of_owner=owner, seconds=seconds)
+    async def acquire(self, session_id: str, *, owner: str, lease: float) -> bool:
+        """Take the turn of a conversation for `lease` seconds; False if another one is running."""
+        values = self._build_values(session_id, of_owner=owner, seconds=lease)
         if self._count % _CLEAN_EVERY == 0:
             await self._database.write(self._clean, self._build_values())
         self._count += 1
         return await self._database.write(self._acquire, values) == 1
 
-    async def renew(self, session_id: str, *, owner: str, seconds: float) -> TurnLease:
-        """Keep the turn for so many seconds more. It was `lost` if it ended and another process took it."""
+    async def renew(self, session_id: str, *, owner: str, lease: float) -> TurnLease:
+        """Keep the turn for `lease` seconds more. It was `lost` if it ended and another process took it."""
         values = self._build_values(session_id, of_owner=owner)
 
         def write(transaction: Transaction) -> TurnLease:
-            if transaction.execute(self._renew, {**values, "seconds": seconds}) != 1:
+            if transaction.execute(self._renew, {**values, "seconds": lease}) != 1:
                 return "lost"
             rows = transaction.fetch(self._interrupted, {"of_session": session_id, "of_owner": owner})
             return "interrupted" if rows and rows[0][0] else "held"

@@ -388,12 +388,12 @@ async def make_context(service: Service, key: ApiKey, given: CallRequest) -> Too
     )
 
 
-async def wait_for(executor: Executor, approval: Approval, seconds: float) -> bool:
+async def wait_for(executor: Executor, approval: Approval, timeout: float) -> bool:
     """Wait for an operator's decision; whether it was made in time."""
     if approval.by != "operator" or approval.state != "pending":
         return False
     try:
-        await executor.approvals.wait(approval.token, timeout=seconds)
+        await executor.approvals.wait(approval.token, timeout=timeout)
     except (TimeoutError, ApprovalError):
         return False
     return True

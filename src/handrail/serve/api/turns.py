@@ -194,7 +194,7 @@ class Conversations:
             raise ApiError(503, "unavailable", text, retryable=True, headers={"retry-after": "5"})
         session_id, owner = context.session_id, secrets.token_hex(8)
         if session_id in self._running or not await self._store.turns.acquire(
-            session_id, owner=owner, seconds=LEASE_SECONDS
+            session_id, owner=owner, lease=LEASE_SECONDS
         ):
             text = "A turn of this conversation is running: wait for its end, or interrupt it."
             raise ApiError(409, "in_progress", text, retryable=True)
@@ -314,7 +314,7 @@ class Conversations:
         while True:
             await asyncio.sleep(RENEW_SECONDS)
             try:
-                state = await self._store.turns.renew(session_id, owner=owner, seconds=LEASE_SECONDS)
+                state = await self._store.turns.renew(session_id, owner=owner, lease=LEASE_SECONDS)
             except StoreError:
                 log.warning("the lease of a turn cannot be renewed", exc_info=True)
                 continue

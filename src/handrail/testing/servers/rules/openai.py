@@ -16,14 +16,14 @@ def key_is_sent(headers: Mapping[str, str]) -> None:
         raise RequestRefused(message, status=401)
 
 
-def name_is_valid(name: Field, *, longest: int) -> str:
+def name_is_valid(name: Field, *, max_chars: int) -> str:
     """API reference: `^[a-zA-Z0-9_-]+$`, up to 128 (Responses) or 64 (Chat Completions)."""
     found, place = name.text(), format_bracketed(name.path)
     if not NAME.fullmatch(found):
         message = f"Invalid '{place}': string does not match pattern. Expected '^[a-zA-Z0-9_-]+$'."
         raise RequestRefused(message, code="invalid_value", param=place)
-    if len(found) > longest:
-        message = f"Invalid '{place}': string too long. Expected at most {longest} characters, but got {len(found)}."
+    if len(found) > max_chars:
+        message = f"Invalid '{place}': string too long. Expected at most {max_chars} characters, but got {len(found)}."
         raise RequestRefused(message, code="string_above_max_length", param=place)
     return found
 
@@ -51,7 +51,7 @@ def options_need_tools(body: Field, *options: str) -> None:
 
 def output_format_is_valid(described: Field) -> None:
     """API reference, strict mode, for structured output."""
-    name = name_is_valid(described.need("name"), longest=64)
+    name = name_is_valid(described.need("name"), max_chars=64)
     strict = described.find("strict")
     if schema := described.find("schema"):
         check_output(schema, name=name, strict=strict is not None and strict.flag())

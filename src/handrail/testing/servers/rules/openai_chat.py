@@ -165,7 +165,7 @@ def _tool_name(tool: Field) -> str:
     described.only(
         ("name", "description", "parameters", "strict") if kind == "function" else ("name", "description", "format")
     )
-    name = name_is_valid(described.need("name"), longest=64)
+    name = name_is_valid(described.need("name"), max_chars=64)
     strict = described.find("strict")
     if parameters := described.find("parameters"):
         check_function(parameters, name=name, strict=strict is not None and strict.flag())

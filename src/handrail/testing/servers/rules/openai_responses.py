@@ -148,7 +148,7 @@ def _check_message(item: Field) -> None:
 def _check_call(item: Field, payload: str) -> None:
     """Observed: the API tells a call's own `id` (fc_…, ctc_…) from its `call_id`, and refuses the wrong one."""
     item.need("call_id").text()
-    name_is_valid(item.need("name"), longest=128)
+    name_is_valid(item.need("name"), max_chars=128)
     item.need(payload).text()
     prefix = "fc" if payload == "arguments" else "ctc"
     if (own := item.find("id")) and not own.text().startswith(prefix):
@@ -220,7 +220,7 @@ def _check_tool(tool: Field, kinds: Iterable[str], *, within: str = "") -> list[
     kind = tool.need("type").one_of(tuple(kinds))
     if kind in HOSTED:
         return []
-    name = name_is_valid(tool.need("name"), longest=128)
+    name = name_is_valid(tool.need("name"), max_chars=128)
     if kind == "function":
         _check_function(tool, name, optional=bool(within))
     elif kind == "custom":
