@@ -43,6 +43,8 @@ MAX_REMEMBERED = 4_096
 """How many results are kept, so that a call that arrives twice has the same result."""
 _ENTRY_BYTES: Final = 1_000
 """What a remembered call takes beside its arguments and its output."""
+_UNMEASURED_BYTES: Final = 10_000
+"""What metadata are taken to have that cannot be written as text."""
 _BYTES_PER_CHAR: Final = 10
 """What a dict or a list takes in memory for each character that it has as JSON text."""
 
@@ -436,7 +438,12 @@ def _estimate_bytes(outcome: Outcome) -> int:
     """About how many bytes of memory a result takes."""
     result, chars = outcome.result, outcome.chars
     size = _ENTRY_BYTES + (chars if type(result.output) is str else chars * _BYTES_PER_CHAR)
-    return size + len(repr(result.metadata)) * _BYTES_PER_CHAR if result.metadata else size
+    if not result.metadata:
+        return size
+    try:
+        return size + len(repr(result.metadata)) * _BYTES_PER_CHAR
+    except Exception:  # noqa: BLE001  # what is in there is the handler's
+        return size + _UNMEASURED_BYTES
 
 
 def _cache_key(compiled: CompiledTool, call: ToolCall, value: Any, context: ToolContext[Any]) -> CallRef:
