@@ -11,7 +11,18 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from handrail import Executor, Policy, Rule, Tool, ToolCall, ToolContext, ToolError, ToolResult, tool
+from handrail import (
+    Executor,
+    Policy,
+    Rule,
+    Tool,
+    ToolCall,
+    ToolContext,
+    ToolError,
+    ToolResult,
+    build_tool,
+    tool,
+)
 from handrail.authorize import MemoryApprovals
 from handrail.chat import ChatSession
 from handrail.core import CallFinished, CallStarted
@@ -304,6 +315,81 @@ async def test_policy_hooks_key_lock_events_ledger_and_handler_see_equal_argumen
     assert seen == {name: {"invoice": "R-2", "amount": 300} for name in seen}
     assert len(seen) == 8
     assert cap.seen[-1] == 300
+
+
+def spoil(arguments: dict[str, Any], context: Any = None) -> Any:
+    """A function of a developer that changes what it gets, as deep as it goes."""
+    arguments["amount"] = 1
+    arguments["lines"].clear()
+    return "one" if context is None else None
+
+
+ORDER: dict[str, Any] = {"invoice": "R-1", "amount": 5_000, "lines": [{"sku": "a"}]}
+
+
+def build_pay(ran: list[Any], is_raw: bool, **options: Any) -> Any:
+    if not is_raw:
+
+        @tool(name="pay", **options)
+        async def pay(invoice: str, amount: int, lines: list[dict[str, str]]) -> str:
+            """Pay."""
+            ran.append({"invoice": invoice, "amount": amount, "lines": lines})
+            return "paid"
+
+        return pay
+
+    async def execute(payload: Any, context: Any) -> str:
+        ran.append(payload)
+        return "paid"
+
+    properties = {"invoice": {"type": "string"}, "amount": {"type": "integer"}, "lines": {"type": "array"}}
+    check = options.pop("permission_check", None)
+    made: Any = build_tool({"name": "pay", "input_schema": {"properties": properties}, "execute": execute, **options})
+    return replace(made, permission_check=check)
+
+
+@pytest.mark.parametrize("is_raw", [False, True], ids=["function", "schema"])
+@pytest.mark.parametrize("read_only", [False, True])
+@pytest.mark.parametrize("option", ["key", "lock_key", "permission_check"])
+async def test_a_key_or_a_check_that_changes_its_arguments_changes_nothing_that_is_decided_shown_or_run(
+    option: str, read_only: bool, is_raw: bool, kept: dict[str, Any]
+) -> None:
+    ran: list[Any] = []
+    options: dict[str, Any] = {"read_only": read_only, option: spoil}
+    if option == "key" and read_only:
+        options["lock_key"] = options.pop("key")
+    made = build_pay(ran, is_raw, **options)
+    limited = Policy([Rule.deny("pay", where={"amount": {"above": 100}}), Rule.allow("pay")])
+
+    denied = await Executor([made], policy=limited, **kept).run(call("pay", "c-1", **ORDER), at())
+    asking = Executor([made], policy=ASK_OPERATOR, **kept)
+    asked = await asking.run(call("pay", "c-2", **ORDER), at())
+    await approve(asking, asked)
+    done = await asking.run(call("pay", "c-2", **ORDER), at())
+
+    assert code_of(denied) == "permission_denied"
+    assert asked.approval is not None
+    assert asked.approval.arguments == ORDER
+    assert (done.output, ran) == ("paid", [ORDER])
+
+
+async def test_verify_is_asked_about_the_arguments_that_ran_whatever_the_handler_and_verify_did_with_theirs() -> None:
+    asked: list[Any] = []
+
+    def verify(arguments: dict[str, Any], context: Any) -> None:
+        asked.append(json.loads(json.dumps(arguments)))
+        spoil(arguments)
+
+    async def execute(payload: Any, context: Any) -> None:
+        spoil(payload)
+        raise RuntimeError("lost")
+
+    made = build_tool({"name": "pay", "input_schema": {}, "execute": execute, "verify": verify})
+    executor = Executor([made], policy=ALLOWED)
+    for number in (1, 2):
+        assert code_of(await executor.run(call("pay", f"c-{number}", **ORDER), at())) == "outcome_unknown"
+
+    assert asked == [ORDER] * 2
 
 
 async def test_verify_is_asked_about_the_arguments_of_the_call_in_doubt(kept: dict[str, Any]) -> None:

@@ -385,6 +385,44 @@ async def test_a_record_that_cannot_be_read_does_not_hide_that_the_call_took_eff
     assert len(ran) == 1
 
 
+@pytest.mark.parametrize("output", [10**5_000, [-(10**4_301)]], ids=["integer", "list"])
+@pytest.mark.parametrize("where", ["memory", "sqlite"])
+async def test_a_result_that_can_be_written_and_not_be_read_is_replayed_as_text(
+    output: Any, where: str, tmp_path: Path
+) -> None:
+    @tool
+    async def act() -> Any:
+        """Act."""
+        return output
+
+    store = {"store": f"sqlite+aiosqlite:///{tmp_path}/a.db"} if where == "sqlite" else {}
+    async with Executor([act], policy=ALLOWED, **store) as executor:
+        results = [await executor.run(call("act"), at()) for _ in range(2)]
+
+    assert [one.ok for one in results] == [True, True]
+    assert [one.origin for one in results] == ["run", "replayed"]
+    assert results[0].for_model() == results[1].for_model()
+
+
+class Unprintable:
+    def __repr__(self) -> str:
+        raise RuntimeError("no")
+
+
+@pytest.mark.parametrize("metadata", [{"a": Unprintable()}, {"a": 10**5_000}], ids=["object", "integer"])
+@pytest.mark.parametrize("read_only", [True, False])
+async def test_metadata_that_cannot_be_written_do_not_cost_the_result(metadata: Any, read_only: bool) -> None:
+    @tool(read_only=read_only)
+    async def act() -> ToolResult:
+        """Act."""
+        return ToolResult(output="done", metadata=metadata)
+
+    executor = Executor([act], policy=ALLOWED)
+    first, again = await executor.run(call("act"), at()), await executor.run(call("act"), at())
+
+    assert (first.output, again.output, again.origin) == ("done", "done", "replayed")
+
+
 async def test_a_ledger_that_cannot_be_read_never_says_that_nothing_happened() -> None:
     class Broken(MemoryLedger):
         is_broken = False

@@ -259,3 +259,21 @@ def test_a_hook_that_would_never_be_called_is_refused_in_words(hook: Any, says: 
 @pytest.mark.parametrize("hook", [Loose(), NotCallable(), Hook(before=print), Hook(authorised=dict)])
 def test_any_object_with_one_of_the_methods_is_a_hook(hook: Any) -> None:
     assert Executor([look], hooks=[hook])
+
+
+@both
+@pytest.mark.parametrize("is_async", [True, False])
+@pytest.mark.parametrize(
+    ("answer", "passes"), [(None, True), (True, True), (False, False), ("deny", False), (0, False), (1, False)]
+)
+async def test_only_none_and_true_of_a_hook_let_a_call_run(
+    name: str, answer: Any, passes: bool, is_async: bool
+) -> None:
+    def authorised(*_: Any) -> Any:
+        return answer
+
+    executor, _ = rail_with(Hook(authorised=as_async(authorised) if is_async else authorised))
+    result = await executor.run(call(name, text="x"), at())
+
+    assert (result.ok, ran) == ((True, ["x"]) if passes else (False, []))
+    assert result.ok or (result.error is not None and result.error.code == "refused_by_hook")

@@ -62,6 +62,55 @@ def test_a_yes_repeats_what_was_shown_and_says_nothing_else(text: str, answer: s
     assert read_answer(text, shown=SHOWN) == answer
 
 
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("yes, 500k", "unclear"),
+        ("yes, 500 k", "unclear"),
+        ("yes, 500m", "unclear"),
+        ("yes, 500,000", "unclear"),
+        ("yes, 500.000", "unclear"),
+        ("yes, 0.5k", "yes"),
+        ("yes, 500.00", "yes"),
+        ("yes, 500,00", "yes"),
+    ],
+)
+def test_a_number_that_can_be_a_thousand_times_as_much_is_another_one(text: str, answer: str) -> None:
+    assert read_answer(text, shown=SHOWN) == answer
+
+
+def test_a_number_with_three_decimals_is_the_same_number_if_it_is_written_like_that() -> None:
+    assert read_answer("yes, 12.345", shown="book (rate: 12.345)") == "yes"
+    assert read_answer("yes, 0,125", shown="book (share: 0.125)") == "yes"
+    assert read_answer("yes, 1,500", shown="pay (amount: 1500)") == "yes"
+    assert read_answer("yes, 1,500", shown="pay (amount: 1.5)") == "unclear"
+
+
+@pytest.mark.parametrize(
+    ("shown", "text", "answer"),
+    [
+        ("amount: 500; currency: EUR", "yes, 500 euros", "yes"),
+        ("amount: 500; currency: EUR", "yes, €500", "yes"),
+        ("amount: 500; currency: EUR", "yes, 500 dollars", "unclear"),
+        ("amount: 500; currency: EUR", "yes, $500", "unclear"),
+        ("amount: 500; currency: EUR", "oui, 500 USD", "unclear"),
+        ("amount: 500; currency: EUR", "是，500元", "unclear"),
+        ("amount: 500; currency: AUD", "yes, 500 dollars", "yes"),
+        ("amount: 500; currency: USD", "yes, 500 AUD", "unclear"),
+        ("amount: 500; currency: JPY", "yes, \uffe5500", "yes"),
+        ("amount: 500", "yes, 500 dollars", "yes"),
+    ],
+)
+def test_another_currency_than_the_one_that_was_shown_is_no_yes(shown: str, text: str, answer: str) -> None:
+    assert read_answer(text, shown=f"transfer ({shown})") == answer
+
+
+@pytest.mark.parametrize("sign", "❓⁉👎❌✖🚫⛔🛑✋🙅")
+def test_signs_of_a_question_or_a_refusal_make_a_yes_unclear(sign: str) -> None:
+    assert read_answer(f"yes {sign}", shown=SHOWN) == "unclear"
+    assert read_answer("yes 👍🙂", shown=SHOWN) == "yes"
+
+
 def test_the_words_of_the_action_are_no_refusal_but_a_refusal_is() -> None:
     shown = "cancel order (order: 12)"
     assert read_answer("Yes, cancel it", shown=shown, action="cancel_order") == "yes"

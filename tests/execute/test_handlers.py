@@ -2,10 +2,12 @@
 
 import asyncio
 import logging
+import threading
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
+from pydantic import AfterValidator
 
 from handrail import ConfigError, Decision, Executor, Policy, Rule, ToolContext, ToolError, ToolResult, tool
 from handrail.core import Approval, CallFinished
@@ -373,6 +375,88 @@ async def test_an_effect_whose_handler_does_not_know_what_happened_is_tried_agai
     await executor.run(call("act"), at())
 
     assert (len(tried), await book.state()) == (tries, state)
+
+
+@pytest.mark.parametrize("last", [ToolError("The account is closed."), CallPausedError("Wait.")])
+async def test_a_retry_that_fails_does_not_say_that_the_first_attempt_did_nothing(last: ToolError) -> None:
+    sent: list[str] = []
+
+    @tool(idempotent=True)
+    async def pay(invoice: str) -> str:
+        """Pay."""
+        if sent:
+            raise last
+        sent.append(invoice)
+        raise ConnectionError("the answer was lost")
+
+    book = Book()
+    executor = Executor([pay], policy=ALLOWED, retry=AT_ONCE, ledger=book)
+    result = await executor.run(call("pay", invoice="R-1"), at())
+
+    assert (code_of(result), await book.state(), sent) == ("outcome_unknown", "unknown", ["R-1"])
+
+
+async def test_a_retry_that_outlives_its_timeout_in_a_thread_does_not_say_that_the_first_attempt_did_nothing() -> None:
+    tries: list[int] = []
+    go = threading.Event()
+
+    @tool(idempotent=True, timeout=0.05)
+    def pay() -> str:
+        """Pay."""
+        tries.append(1)
+        if len(tries) == 1:
+            raise ConnectionError("the answer was lost")
+        go.wait()
+        raise ToolError("The account is closed.")
+
+    book = Book()
+    executor = Executor([pay], policy=ALLOWED, retry=AT_ONCE, ledger=book)
+    result = await executor.run(call("pay"), at())
+    go.set()
+    while (state := await book.state()) == "running":
+        await asyncio.sleep(0)
+
+    assert (code_of(result), state, len(tries)) == ("outcome_unknown", "unknown", 2)
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+@pytest.mark.parametrize("options", [{"read_only": True}, {"idempotent": True}])
+async def test_every_attempt_has_the_arguments_that_were_authorised(options: dict[str, Any], is_async: bool) -> None:
+    given: list[list[str]] = []
+
+    def act(invoices: list[str]) -> str:
+        given.append(list(invoices))
+        while invoices:
+            invoices.pop()
+        if len(given) < 3:
+            raise ConnectionError("away")
+        return "paid"
+
+    async def act_async(invoices: list[str]) -> str:
+        return act(invoices)
+
+    executor = Executor([tool(name="act", **options)(act_async if is_async else act)], policy=ALLOWED, retry=AT_ONCE)
+    result = await executor.run(call("act", invoices=["R-1", "R-2"]), at())
+
+    assert (result.output, given) == ("paid", [["R-1", "R-2"]] * 3)
+
+
+async def test_arguments_that_cannot_be_copied_are_not_tried_again() -> None:
+    class Account(str):
+        def __deepcopy__(self, memo: Any) -> Any:
+            raise TypeError("not this one")
+
+    tries: list[str] = []
+
+    @tool(idempotent=True)
+    async def act(account: Annotated[str, AfterValidator(Account)]) -> None:
+        """Act."""
+        tries.append(account)
+        raise ConnectionError("away")
+
+    result = await Executor([act], policy=ALLOWED, retry=AT_ONCE).run(call("act", account="a"), at())
+
+    assert (code_of(result), tries) == ("outcome_unknown", ["a"])
 
 
 def test_delays_double_up_to_a_maximum() -> None:

@@ -2,7 +2,7 @@
 
 import contextlib
 from itertools import product
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from msgspec import structs
@@ -255,6 +255,21 @@ async def test_a_claim_whose_approval_is_gone_or_cannot_be_read_leaves_everythin
         assert [one and one.call_id for one in (recalled.by_key, recalled.by_full_key)] == [known, known]
         assert (await ledger.recall(session_id="s-1", call_id="x", key="sent-1")).by_sent_key is None
         assert await ledger.find_doubts(now=NOW + 100) == []
+
+
+async def test_a_claim_whose_approval_is_gone_does_not_hide_what_an_approver_made_of_the_same_call_before() -> None:
+    class Gone(MemoryApprovals):
+        async def consume(self, token: str, *, now: float) -> bool:
+            return False
+
+    ledger, approval = MemoryLedger(), cast(Any, type("Token", (), {"token": "t-1"}))
+    await done(ledger, an_entry("c-1", key="changed", sent_key="sent"))
+    again = an_entry("c-2", key="changed otherwise", sent_key="sent")
+    assert not await ledger.claim(again, approval=approval, approvals=Gone())
+
+    recalled = await ledger.recall(session_id="s-1", call_id="c-3", key="sent")
+    assert recalled.by_sent_key is not None
+    assert recalled.by_sent_key.call_id == "c-1"
 
 
 async def test_only_its_owner_settles_a_call_and_only_once() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
-from handrail import ConfigError, Executor, ToolCall, ToolContext, ToolError, ToolResult, tool
+from handrail import ConfigError, Executor, Policy, ToolCall, ToolContext, ToolError, ToolResult, tool
 from handrail.core import CallFinished, CallIgnored
 from handrail.errors import PermissionDeniedError
 from handrail.execute import Limits
@@ -232,6 +232,21 @@ async def test_another_question_and_another_tenant_are_asked_anew() -> None:
     assert look.runs == 4
     await look.ask("a", "c-5", session_id="s-2", tenant_id="acme")
     assert look.runs == 4
+
+
+@pytest.mark.parametrize("how", ["replaced", "another pool"])
+async def test_a_cached_result_is_no_answer_of_another_tool_of_the_same_name(how: str) -> None:
+    first, second = Counted(cache_for=60, cache_public=True), Counted(cache_for=60, cache_public=True)
+    executor, tools = first.executor, list(second.executor.registry)
+    await first.ask("a", "c-1")
+    if how == "replaced":
+        executor.replace_tools(tools)
+    else:
+        executor = executor.with_tools(tools, policy=Policy())
+    answers = [await executor.run(call("look", f"c-{n}", text="a"), at()) for n in (2, 3)]
+
+    assert [one.origin for one in answers] == ["run", "cached"]
+    assert (first.runs, second.runs) == (1, 1)
 
 
 async def test_the_order_and_the_spaces_of_arguments_make_no_other_question() -> None:

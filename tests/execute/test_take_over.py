@@ -642,3 +642,57 @@ async def test_what_another_worker_took_over_is_not_recorded_here_and_not_said_t
     result = await Executor([pay], policy=ALLOWED, ledger=ledger).run(call("pay"), at())
 
     assert (result.output, result.recorded, ledger.tries) == ("paid", False, 1)
+
+
+class Refusing(Bank):
+    """A bank whose tool fails in every process but the first one, which has paid."""
+
+    def __init__(self, failure: BaseException, **options: Any) -> None:
+        super().__init__(**options)
+        self.failure = failure
+
+    def start(self, policy: Policy = ALLOWED, timeouts: Timeouts = TIMEOUTS, **options: Any) -> Executor:
+        @tool(**self.options)
+        async def pay(invoice: str, context: ToolContext[Any]) -> str:
+            """Pay."""
+            if self.keys:
+                raise self.failure
+            self.keys.append(context.idempotency_key)
+            return "paid"
+
+        return Executor([pay], policy=policy, ledger=self.ledger, timeouts=timeouts, **options)
+
+
+@pytest.mark.parametrize("sent", [PAYMENT, AGAIN])
+@warped
+async def test_a_failure_of_a_call_that_was_taken_over_does_not_say_that_nothing_happened(sent: Any) -> None:
+    bank = Refusing(ToolError("The account is closed."), idempotent=True)
+    await bank.die()
+    worker = bank.start()
+
+    result = await worker.run(sent, at(customer_id="ann"))
+
+    assert code_of(result) == "outcome_unknown"
+    assert [doubt.call_id for doubt in await worker.doubts()] == ["c-1"]
+
+
+@pytest.mark.parametrize(("happened", "told"), [(True, None), (False, "tool_execution_failed")])
+@warped
+async def test_verify_tells_what_became_of_a_call_whose_takeover_failed(happened: bool, told: str | None) -> None:
+    bank = Refusing(ToolError("No."), idempotent=True, verify=lambda arguments, context: happened)
+    await bank.die()
+    await asyncio.sleep(TIMEOUTS.call + TIMEOUTS.lease_grace)  # Time is the subject.
+    worker = bank.start()
+
+    assert code_of(await worker.run(PAYMENT, at(customer_id="ann"))) == told
+    assert await worker.doubts() == []
+
+
+@warped
+async def test_verify_is_too_early_while_the_first_handler_of_a_call_that_was_taken_over_may_still_run() -> None:
+    bank = Refusing(ToolError("No."), idempotent=True, verify=lambda arguments, context: False)
+    await bank.die(timeouts=SLOW)
+    worker = bank.start(timeouts=SLOW)
+
+    assert code_of(await worker.run(PAYMENT, at(customer_id="ann"))) == "outcome_unknown"
+    assert [doubt.verified for doubt in await worker.doubts()] == ["too_early"]

@@ -3,15 +3,16 @@
 import asyncio
 import time
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 
 from handrail import Control, Executor, Guideline, Policy, Rule, ToolContext, ToolResult, tool
 from handrail.chat import ChatSession, FileSessionStore
 from handrail.core.locale_texts import LANGUAGES, load_locale
-from handrail.guide import GuidelineMatch, Plan, ScriptedJudge, ToolVerdict
+from handrail.guide import GuidelineMatch, ParameterOptions, Plan, ScriptedJudge, ToolVerdict
 from handrail.providers import AssistantMessage, ToolMessage, UserMessage
+from handrail.store import open_store
 from handrail.testing import ScriptedProvider
 from tests.guide.kit import READ_BACK, SEND_500, Bank, agent_with, needs, open_session, plan, scripted, transfer_money
 
@@ -224,6 +225,100 @@ async def test_a_saved_session_waits_in_another_process_and_is_confirmed_there(c
 
     assert (bank.sent, result.stop_reason) == ([("Sophie", 500)], "completed")
     assert [one.call_id for one in result.results] == [pending.call.id]
+
+
+def build_transfer(currency: str, ran: list[tuple[int, str]]) -> Any:
+    """A release of a tool, with its own default."""
+
+    @tool(name="transfer")
+    async def transfer(amount: int, currency: str = currency) -> str:
+        """Transfer money."""
+        ran.append((amount, currency))
+        return "transferred"
+
+    return transfer
+
+
+@pytest.mark.parametrize("kept", ["memory", "store"])
+async def test_a_yes_does_not_count_for_the_other_default_of_a_release_that_was_deployed_meanwhile(
+    kept: str, tmp_path: Path
+) -> None:
+    ran: list[tuple[int, str]] = []
+    prepare = plan(["g1"], needs("transfer", {"amount": 500}))
+    confirm = plan(["g1"], needs("transfer", {"amount": 500}, confirmation="yes"))
+
+    async def start(currency: str, plans: list[Plan], store: Any) -> tuple[Any, dict[str, Any]]:
+        release = build_transfer(currency, ran)
+        stored = {} if kept == "memory" else {"store": store}
+        agent = agent_with(scripted(plans, ["Well."] * len(plans)), [release], **stored)
+        await agent.create_guideline("Customer wants to transfer money", tools=[release])
+        sessions = {"sessions": FileSessionStore(tmp_path), "allow_memory_ledger": True}
+        return agent, sessions if kept == "memory" else {"sessions": store.sessions}
+
+    async with open_store(f"sqlite+aiosqlite:///{tmp_path}/handrail.db") as store:
+        agent, sessions = await start("EUR", [prepare], store)
+        asked = await open_session(agent, **sessions).send("Transfer 500")
+        agent, sessions = await start("USD", [confirm, confirm], store)
+        session = await agent.load_session("s-1", customer_id="c-1", deps=Bank(), **sessions)
+        answered = await session.send("Yes.")
+        before = list(ran)
+        done = await session.send("Yes.")
+
+    assert "(amount: 500; currency: EUR)" in asked.text
+    assert (answered.stop_reason, before) == ("approval_required", [])
+    assert "(amount: 500; currency: USD)" in answered.text
+    assert (done.stop_reason, ran) == ("completed", [(500, "USD")])
+
+
+async def test_a_yes_does_not_count_for_doing_it_again_if_it_was_done_elsewhere_meanwhile(tmp_path: Path) -> None:
+    bank = Bank()
+    confirm = plan(["g1"], needs("transfer_money", SEND_500, confirmation="yes"))
+    async with open_store(f"sqlite+aiosqlite:///{tmp_path}/handrail.db") as store:
+
+        async def start(*plans: Plan) -> Any:
+            agent = agent_with(scripted(plans, ["Well."] * len(plans)), store=store)
+            await agent.create_guideline("Customer wants to transfer money", tools=[transfer_money])
+            return agent
+
+        await open_session(await start(PREPARE), bank, sessions=store.sessions).send("Transfer 500 to Sophie")
+        other = open_session(await start(PREPARE, confirm), bank, sessions=store.sessions, session_id="s-2")
+        await other.send("Transfer 500 to Sophie")
+        await other.send("Yes.")
+        assert bank.sent == [("Sophie", 500)]
+        agent = await start(confirm)
+        session = await agent.load_session("s-1", customer_id="c-1", deps=bank, sessions=store.sessions)
+        answered = await session.send("Yes.")
+
+    assert (answered.stop_reason, bank.sent) == ("approval_required", [("Sophie", 500)])
+    assert "This was already done" in answered.text
+
+
+async def test_two_arguments_that_are_called_the_same_are_both_read_back() -> None:
+    @tool
+    async def transfer(
+        to_account: str, beneficiary: Annotated[str, ParameterOptions(display_name="to account")]
+    ) -> None:
+        """Transfer money."""
+
+    values = {"to_account": "DE11", "beneficiary": "CH22"}
+    judge = scripted([plan(["g1"], needs("transfer", values))], ["Shall I?"])
+    agent = agent_with(judge, [transfer])
+    await agent.create_guideline("Customer wants to transfer money", tools=[transfer])
+    asked = await open_session(agent).send("Transfer it from DE11 to CH22")
+
+    assert "(to account: DE11; to account (beneficiary): CH22)" in asked.text
+
+
+@pytest.mark.parametrize("hidden", ["\u202e", "\u2066", "\u2060", "\ufeff", "\U000e0041"])
+async def test_no_value_changes_how_the_rest_of_a_read_back_is_shown(hidden: str) -> None:
+    name = f"Sophie{hidden}reversed"
+    judge = scripted([plan(["g1"], needs("transfer_money", {"recipient_name": name, "amount": 500}))], ["Shall I?"])
+    agent = agent_with(judge)
+    await agent.create_guideline("Customer wants to transfer money", tools=[transfer_money])
+    asked = await open_session(agent).send(f"Transfer 500 to {name}")
+
+    assert hidden not in asked.text
+    assert '"Sophie\\u' in asked.text
 
 
 async def test_a_pending_call_continues_plain_where_words_confirm_nothing(tmp_path: Path) -> None:

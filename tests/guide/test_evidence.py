@@ -55,6 +55,27 @@ async def test_numbers_and_names_are_compared_as_people_write_them(text: str, qu
     assert bank.sent == [("Sophie", 500)]
 
 
+@pytest.mark.parametrize("is_hidden", [False, True])
+async def test_a_truth_value_of_the_program_supports_no_number(is_hidden: bool) -> None:
+    given: list[int] = []
+
+    @tool
+    async def refund(percent: Annotated[int, ParameterOptions(hidden=is_hidden)] = 100) -> str:
+        """Refund."""
+        given.append(percent)
+        return "refunded"
+
+    verdict = ToolVerdict("refund", "needs_to_run", {"percent": 1})
+    judge = scripted([plan(["g1"], verdict)], ["Ok."])
+    agent = agent_with(judge, [refund], policy=ALLOW, variables={"is_regular": True})
+    await agent.create_guideline("Customer wants a refund", tools=[refund])
+    result = await open_session(agent).send("I want my money back")
+
+    assert given == []
+    assert [one.by for one in result.approvals] == (["operator"] if is_hidden else [])
+    assert [one.parameter for one in result.insights.missing_data] == ([] if is_hidden else ["percent"])
+
+
 async def test_a_value_may_come_from_a_result_a_variable_a_default_and_a_list_of_choices() -> None:
     done: list[dict[str, Any]] = []
 

@@ -18,7 +18,7 @@ from handrail.core.context import ToolContext
 from handrail.core.events import DecisionMade, Event
 from handrail.core.log import log
 from handrail.core.selectors import SelectorTable
-from handrail.core.text import faithful_json
+from handrail.core.text import copy_json, faithful_json
 from handrail.core.time_budget import TimeBudget
 from handrail.core.tool import Tool
 from handrail.core.values import Approval, Decision, ToolCall, ToolResult
@@ -451,7 +451,8 @@ async def _run_permission_check(
         return None
     try:
         owner = f"the permission check of {tool.name}"
-        passed = await callbacks.call(tool.permission_check, arguments(), context, owner=owner)
+        # A copy: the policy decides about the arguments that run, whatever the check does with its own.
+        passed = await callbacks.call(tool.permission_check, copy_json(arguments()), context, owner=owner)
     except ToolError as error:
         return error.message
     except PermissionError as error:

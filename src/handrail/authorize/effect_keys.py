@@ -9,7 +9,7 @@ from pydantic_core import from_json
 
 from handrail.core.context import ToolContext
 from handrail.core.lazy_modules import LazyModule
-from handrail.core.text import canonical_json, normalize_canonical, normalize_numbers
+from handrail.core.text import canonical_json, copy_json, normalize_canonical, normalize_numbers
 from handrail.core.tool import KeyOf, Tool
 from handrail.core.values import ToolCall
 
@@ -171,7 +171,8 @@ def compute_key(
     key: tuple[str, ...] | KeyOf, tool: Tool[..., Any], call: ToolCall, value: Any, arguments: dict[str, Any]
 ) -> str:
     """The value of a tool's `key` or `lock_key`, as canonical JSON; it is computed from all arguments."""
-    compute = key if callable(key) else _select(key)
+    # A function of the developer gets a copy: what it changed would be decided about, and shown, but would not run.
+    compute = (lambda given: key(copy_json(given))) if callable(key) else _select(key)
     text = canonical_json(compute(arguments))
     if _MASK in text:  # A secret as JSON: two secrets would have one key.
         text = canonical_json(compute({**arguments, **from_json(write_arguments(tool, call, value, arguments)[0])}))

@@ -70,6 +70,7 @@ class HookRefusal(Exception):
     """A hook refused the call; the text is for the model."""
 
 
+HOOK_REFUSED = "A hook refused the call. Nothing was done."
 HOOK_FAILED = "A hook failed, and the call was refused. Nothing was done."
 
 
@@ -103,8 +104,13 @@ async def check_authorised(
     """Show every `authorised` hook a call that may run; raises `HookRefusal`."""
     for hook in hooks:
         authorised = getattr(hook, "authorised", None)
-        if authorised is not None:
-            await _call_hook(callbacks, hook, authorised, call, tool, decision, context)
+        if authorised is None:
+            continue
+        answer: object = await _call_hook(callbacks, hook, authorised, call, tool, decision, context)
+        # As for a permission check, only None and True pass: False, or "deny", is a refusal in somebody's terms.
+        if answer is not None and answer is not True:
+            log.error("hook %s returned neither None nor True, and the call is refused", type(hook).__name__)
+            raise HookRefusal(HOOK_REFUSED)
 
 
 async def _call_hook(callbacks: CallbackRunner, hook: Any, method: Any, *arguments: Any) -> Any:

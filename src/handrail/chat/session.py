@@ -8,7 +8,7 @@ from typing import Any, Generic, Self, TypeAlias, cast
 
 from msgspec import structs
 
-from handrail.chat.conversation import Conversation
+from handrail.chat.conversation import Conversation, PendingCall
 from handrail.chat.conversation_provenance import rebuild_provenance
 from handrail.chat.session_store import SessionStore
 from handrail.chat.turn import ChatEvent, PlainStrategy, ResultT, TurnResult, TurnState, TurnStrategy
@@ -135,13 +135,11 @@ class ChatSession(Generic[ResultT]):
         for call in session.conversation.open_calls:  # An approval store in memory has lost them.
             await executor.request_approval(call, at_turn)
         if pending := session.conversation.pending:
-            now = time.time()
             renewed = [
-                structs.replace(
+                _renew_pending(
                     pending_call,
-                    approval=await executor.request_approval(pending_call.call, at_turn) or pending_call.approval,
-                    # A question that has expired is asked again: a yes to it does not count for the new one.
-                    read_back_at=0 if pending_call.approval.is_expired(now) else pending_call.read_back_at,
+                    await executor.request_approval(pending_call.call, at_turn),
+                    has_digests=executor.outlives_process,
                 )
                 for pending_call in pending
             ]
@@ -359,6 +357,22 @@ class ChatSession(Generic[ResultT]):
             raise
         self._saved = after
         return after
+
+
+def _renew_pending(pending: PendingCall, asked: Approval | None, *, has_digests: bool) -> PendingCall:
+    """A pending call with the question that it asks now; as it was if it asks none.
+
+    A yes to the old question does not count for another one, which has to be read back first: the old one has expired,
+    a release of the tool has other defaults, or the effect was done meanwhile. Without `has_digests` the digests of the
+    two have other keys, and the values are compared.
+    """
+    if asked is None:
+        return pending
+    known = pending.approval
+    is_same = asked.digest == known.digest if has_digests else asked.arguments == known.arguments
+    is_same = is_same and (asked.by, asked.repeat) == (known.by, known.repeat)
+    is_read_back = is_same and not known.is_expired(time.time())
+    return structs.replace(pending, approval=asked, read_back_at=pending.read_back_at if is_read_back else 0)
 
 
 def _check_quoted(quoted: object) -> tuple[str, ...]:

@@ -10,14 +10,17 @@ from functools import cache
 from typing import Final, Literal, TypeAlias
 
 from handrail.core.locale_texts import LANGUAGES, load_locale
-from handrail.core.value_mentions import is_number_word, repeats_numbers, split_words
+from handrail.core.value_mentions import is_number_word, repeats_currencies, repeats_numbers, split_words
 
 Answer: TypeAlias = Literal["yes", "no", "unclear"]
 _Kind: TypeAlias = Literal["filler", "yes", "limit", "no"]
 
 _KINDS: Final[tuple[_Kind, ...]] = ("filler", "yes", "limit", "no")
 """A phrase that is listed twice is the later of these: in doubt it restricts."""
-_QUESTION: Final = re.compile("[?\uff1f]")
+_DOUBT: Final = re.compile(
+    "[?\uff1f\u2047-\u2049\u2753\u2754\u274c\u2716-\u2718\u26d4\u270b\U0001f44e\U0001f6ab\U0001f6d1\U0001f645]"
+)
+"""Question marks, and signs of a refusal (a cross, a thumb down, a stop sign), whatever the words are."""
 
 
 def read_answer(
@@ -34,7 +37,8 @@ def read_answer(
     if not words:
         return "unclear"
     shown_words, action_words = frozenset(split_words(shown)), frozenset(split_words(action))
-    is_other = _QUESTION.search(text) is not None or not repeats_numbers(text, shown)
+    is_doubtful = _DOUBT.search(text) is not None
+    is_other = is_doubtful or not (repeats_numbers(text, shown) and repeats_currencies(text, shown))
     best: tuple[int, int, Answer] | None = None
     for locale in tuple(locales) or LANGUAGES:
         again = frozenset(split_words(load_locale(locale)["consent.again"])) if repeats else frozenset[str]()

@@ -49,6 +49,13 @@ def faithful_json(value: Any) -> str:
         raise ValueError(str(error)) from error
 
 
+def copy_json(value: Any) -> Any:
+    """A copy of a JSON value as plain dicts and lists: whoever changes it changes nothing else."""
+    if isinstance(value, dict):
+        return {key: copy_json(member) for key, member in cast(dict[Any, Any], value).items()}
+    return [copy_json(item) for item in cast(list[Any], value)] if isinstance(value, list | tuple) else value
+
+
 _CONTROL: Final = LazyPattern(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 _CANONICAL: Final = msgspec.json.Encoder(order="deterministic")
 

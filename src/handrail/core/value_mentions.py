@@ -33,6 +33,17 @@ _TENS: Final = {
     "twenty": 20, "thirty": 30, "forty": 40, "fifty": 50, "sixty": 60, "seventy": 70, "eighty": 80, "ninety": 90,
 }  # fmt: skip
 _SCALES: Final = {"hundred": 100, "thousand": 1_000, "million": 1_000_000, "k": 1_000, "m": 1_000_000}
+_CODES: Final = "chf pln rub aud cad nzd sgd hkd sek nok dkk czk huf inr brl mxn krw uah"
+_CURRENCIES: Final[Mapping[str, frozenset[str]]] = {
+    name: frozenset(codes.split())
+    for codes, names in (
+        *((code, code) for code in _CODES.split()),
+        ("eur", "eur euro euros €"), ("usd", "usd"), ("gbp", "gbp pound pounds £"), ("jpy", "jpy yen 円"),
+        ("usd aud cad nzd sgd hkd", "dollar dollars $"), ("cny", "cny yuan 元"), ("jpy cny", "¥"),
+    )
+    for name in names.split()
+}  # fmt: skip
+"""The currencies that a word or a sign can stand for."""
 _MONTHS: Final = {
     name: number
     for number, names in enumerate(
@@ -136,21 +147,47 @@ def to_decimal(value: Any) -> Decimal | None:
 def find_numbers(text: str) -> list[set[Decimal]]:
     """Find the numbers of a text, in digits or in English words, each with its readings: `1,500` is 1500 or 1.5."""
     text = unicodedata.normalize("NFKC", _GROUPING.compiled.sub("", text))
-    found: list[set[Decimal]] = []
-    for match in _NUMBER.compiled.finditer(text):
-        readings = {number for reading in _read_digits(match[0]) if (number := to_decimal(reading)) is not None}
-        scale = text[match.end() :].lstrip()[:8].casefold()
-        factor = next((_SCALES[word] for word in _SCALES if re.match(rf"{word}\b", scale)), None)
-        if factor is not None:
-            readings |= {(number * factor).normalize() for number in readings}
-        found.append(readings)
+    found = [_scale(_read_digits(match[0]), text[match.end() :]) for match in _NUMBER.compiled.finditer(text)]
     return found + [{number} for number in _find_spelled_numbers(split_words(text))]
 
 
+def _scale(readings: Iterator[str], after: str, *, is_strict: bool = False) -> set[Decimal]:
+    """The numbers that some digits can be, with the word for thousands or millions that may follow them."""
+    numbers = {number for reading in readings if (number := to_decimal(reading)) is not None}
+    scale = after.lstrip()[:8].casefold()
+    word = next((word for word in _SCALES if re.match(rf"{word}\b", scale)), None)
+    if word is None:
+        return numbers
+    scaled = {(number * _SCALES[word]).normalize() for number in numbers}
+    return scaled | numbers if word == "m" and not is_strict else scaled  # 500 m can be metres.
+
+
 def repeats_numbers(text: str, shown: str) -> bool:
-    """Whether every number of a text is also a number of what was shown."""
+    """Whether every number of a text is also a number of what was shown. Of `1,500` only 1500 counts, unless it is
+    written in the same way there: to be asked again is better than to agree to a thousandth."""
     known = set[Decimal]().union(*find_numbers(shown))
-    return all(readings & known for readings in find_numbers(text))
+    written = set(_NUMBER.compiled.findall(unicodedata.normalize("NFKC", shown)))
+    plain = unicodedata.normalize("NFKC", _GROUPING.compiled.sub("", text))
+    for match in _NUMBER.compiled.finditer(plain):
+        digits, after = match[0], plain[match.end() :]
+        is_grouped = digits not in written and digits[0] != "0" and _GROUPED.compiled.fullmatch(digits) is not None
+        readings = iter([re.sub(r"[.,]", "", digits)]) if is_grouped else _read_digits(digits)
+        if not _scale(readings, after, is_strict=True) & known:
+            return False
+    return all(number in known for number in _find_spelled_numbers(split_words(text)))
+
+
+def repeats_currencies(text: str, shown: str) -> bool:
+    """Whether every currency that a text names is one of those that were shown, if any was."""
+    known = frozenset[str]().union(*_find_currencies(shown))
+    return not known or all(codes & known for codes in _find_currencies(text))
+
+
+def _find_currencies(text: str) -> Iterator[frozenset[str]]:
+    """Yield the currencies that a text names, each with the codes that it can have."""
+    for name in [*split_words(text), *unicodedata.normalize("NFKC", text)]:
+        if (codes := _CURRENCIES.get(name)) is not None:
+            yield codes
 
 
 def is_number_word(word: str) -> bool:

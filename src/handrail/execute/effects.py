@@ -25,7 +25,7 @@ from handrail.execute.durable import DurableCalls
 from handrail.execute.event_bus import build_started
 from handrail.execute.executor_parts import CallParts
 from handrail.execute.executor_tools import CompiledTool
-from handrail.execute.handlers import Outcome
+from handrail.execute.handlers import Outcome, keep_doubt
 from handrail.execute.ledger import (
     NOTHING_KNOWN,
     Entry,
@@ -396,9 +396,11 @@ class EffectRunner:
             taken = await self._takeover.take(effect, found, started if self._is_audited else None)
             if taken is None:
                 return None
+            # Any other is taken over only once its `verify` has said that nothing happened.
+            effect.running.is_in_doubt = effect.tool.idempotent
             if self._events.has_listeners:
                 self._events.emit(build_taken_over(effect, found.owner, taken.owner))
-            return await self._run_claimed(effect, taken, None, started, admission)
+            return await self._run_claimed(effect, taken, None, started, admission, earlier=found)
         finally:
             del self._claims[ref]
 
@@ -626,7 +628,10 @@ class EffectRunner:
         approval: Approval | None,
         started: CallStarted | None,
         admission: Admission,
+        *,
+        earlier: Entry | None = None,
     ) -> ToolResult:
+        """Run the handler of a claimed call, and settle it; `earlier` is the entry that it was taken over from."""
         running, compiled, context, value = effect.running, effect.compiled, effect.context, effect.actual.value
         ref = (entry.session_id, entry.call_id)
         if len(self._unsettled) < _MAX_UNSETTLED:
@@ -652,24 +657,33 @@ class EffectRunner:
             lost = Outcome(result=failure_results.outcome_unknown(effect.tool.name), happened="unknown")
             await self._settlement.settle(entry, lost, retry_delays=())
             raise
+        if running.is_in_doubt:
+            outcome = keep_doubt(compiled, outcome)
         if running.has_begun and entry.changed_arguments is not None:
             outcome = await self._settlement.note_changes(entry, outcome)
         if self._is_limited:
             admission.report(outcome.is_healthy)
         if outcome.happened == "unknown" and running.stranded_job is not None:
             # Its thread still runs: the entry stays running, so that nobody runs it again, and is settled at its end.
-            self._settlement.settle_at_end(compiled, entry, running.stranded_job)
+            self._settlement.settle_at_end(compiled, entry, running.stranded_job, is_in_doubt=running.is_in_doubt)
             return outcome.result
         if outcome.happened == "unknown":
             arguments = effect.actual.arguments
+            has_ended = earlier is None or earlier.has_ended_at(time.time())
             verifying = self._verification.ask(
-                compiled, effect.actual.call, effect.context, entry, arguments, budget=effect.budget, has_ended=True
+                compiled,
+                effect.actual.call,
+                effect.context,
+                entry,
+                arguments,
+                budget=effect.budget,
+                has_ended=has_ended,
             )
             running.stopped_by = None  # What stopped the handler does not stop this; another cancellation does.
             with suppress(CallStopped):
                 found = await running.wait(verifying)
                 outcome = found if isinstance(found, Outcome) else structs.replace(outcome, verified=found)
-        if not running.has_begun and approval is not None:
+        if not running.has_begun and not running.is_in_doubt and approval is not None:
             await self._restore_approval(approval)
         if self._is_immediate:
             is_recorded = await self._settlement.settle(entry, outcome)
@@ -691,6 +705,8 @@ class EffectRunner:
                 entry = confirmed
         except Exception:
             log.exception("the ledger cannot be read")
+        if effect.running.is_in_doubt:
+            raise Refusal(failure_results.outcome_unknown(effect.tool.name), effect.decision)
         result = failure_results.unavailable(effect.tool.name)  # Nothing was begun.
         await self._settlement.undo_claim(entry, None, result)
         raise Refusal(result, effect.decision)

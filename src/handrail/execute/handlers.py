@@ -1,6 +1,7 @@
 """Runs handlers, in this task or in a thread, with timeout and retries, and turns what they return into outcomes."""
 
 import asyncio
+import copy
 import inspect
 import time
 from collections.abc import Callable
@@ -99,10 +100,20 @@ class HandlerRunner:
     async def _run_with_retries(
         self, compiled: CompiledTool, running: RunningCall, arguments: Any, context: ToolContext[Any]
     ) -> Outcome:
-        attempt = 1
+        attempt, max_attempts = 1, compiled.max_attempts
         while True:
-            outcome = await self._run_once(compiled, running, arguments, context)
-            if attempt >= compiled.max_attempts:
+            given = arguments
+            if attempt < max_attempts:
+                try:
+                    arguments = copy.deepcopy(given)  # A handler may change what it gets.
+                except Exception as error:  # a type of the developer
+                    log.warning(
+                        "%s is not tried again: its arguments cannot be copied", compiled.tool.name, exc_info=error
+                    )
+                    max_attempts = attempt
+            outcome = await self._run_once(compiled, running, given, context)
+            running.is_in_doubt = running.is_in_doubt or outcome.happened == "unknown"
+            if attempt >= max_attempts:
                 return outcome
             error = outcome.result.error
             can_retry = error is not None and (
@@ -274,6 +285,19 @@ def outcome_of_error(compiled: CompiledTool, error: BaseException, *, has_begun:
     if tool.read_only or not has_begun:
         return Outcome(result=failure_results.tool_failed(tool.name), happened="no", is_healthy=False)
     return Outcome(result=failure_results.outcome_unknown(tool.name), happened="unknown", is_healthy=False)
+
+
+def keep_doubt(compiled: CompiledTool, outcome: Outcome) -> Outcome:
+    """The outcome of a call of which an earlier attempt may have taken effect.
+
+    That nothing happened in the last attempt says nothing about that one.
+    """
+    if outcome.happened != "no":
+        return outcome
+    name, error = compiled.tool.name, outcome.result.error
+    code = None if error is None else error.code
+    log.warning("%s ended with %s, and an earlier attempt may have taken effect", name, code)
+    return Outcome(result=failure_results.outcome_unknown(name), happened="unknown", is_healthy=outcome.is_healthy)
 
 
 def _outcome_of_stop(compiled: CompiledTool, is_late: bool, *, has_begun: bool) -> Outcome:

@@ -495,6 +495,7 @@ class MemoryLedger:
         if len(self._by_id) >= self._max_entries:
             self._make_room(entry.claimed_at)
         # The entry is written before the approval is consumed, so that nobody can claim in between.
+        newest_sent = self._by_sent_key.get(entry.sent_key)
         self._write(entry)
         if item is not None and work is not None:
             await work.hold(item, lease=entry.lease_until - entry.claimed_at)
@@ -509,20 +510,22 @@ class MemoryLedger:
                 is_claimed = True
         finally:
             if not is_claimed:
-                self._undo(entry, newest, newest_full)
+                self._undo(entry, newest, newest_full, newest_sent)
         return is_claimed
 
-    def _undo(self, entry: Entry, newest: Entry | None, newest_full: Entry | None) -> None:
+    def _undo(self, entry: Entry, newest: Entry | None, newest_full: Entry | None, newest_sent: Entry | None) -> None:
         ref = (entry.session_id, entry.call_id)
         del self._by_id[ref], self._unsettled[ref]
-        if self._by_sent_key.get(entry.sent_key) is entry:
-            del self._by_sent_key[entry.sent_key]
-        before = (self._by_key, entry.key, newest), (self._by_full_key, entry.full_key, newest_full)
+        before = (
+            (self._by_key, entry.key, newest),
+            (self._by_full_key, entry.full_key, newest_full),
+            (self._by_sent_key, entry.sent_key, newest_sent),
+        )
         for by_key, key, previous in before:
-            if previous is None:
-                del by_key[key]
-            else:
+            if previous is not None:
                 by_key[key] = previous
+            elif by_key.get(key) is entry:  # One is only kept by its sent key if an approver changed its arguments.
+                del by_key[key]
 
     async def settle(self, entry: Entry, *, work: "Work | None" = None) -> None:
         known = self._by_id.get((entry.session_id, entry.call_id))

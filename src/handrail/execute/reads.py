@@ -43,6 +43,8 @@ MAX_REMEMBERED = 4_096
 """How many results are kept, so that a call that arrives twice has the same result."""
 _ENTRY_BYTES: Final = 1_000
 """What a remembered call takes beside its arguments and its output."""
+_UNMEASURED_BYTES: Final = 10_000
+"""What metadata are taken to have that cannot be written as text."""
 _BYTES_PER_CHAR: Final = 10
 """What a dict or a list takes in memory for each character that it has as JSON text."""
 
@@ -70,10 +72,11 @@ class ReadRunner:
         max_remembered_bytes = parts.limits.max_remembered_bytes
         self._has_fast_path = admission.is_unlimited and not handlers.has_retries and not authorizer.has_hooks
         self._remembered: BoundedStore[_Read] = BoundedStore(max_entries=MAX_REMEMBERED, max_bytes=max_remembered_bytes)
-        self._cache: BoundedStore[tuple[float, ToolResult]] = BoundedStore(
+        self._cache: BoundedStore[tuple[float, ToolResult, Tool[..., Any]]] = BoundedStore(
             max_entries=MAX_REMEMBERED, max_bytes=max_remembered_bytes
         )
-        """The results of tools with `cache_for`. Those that others than the session may get are in the session ""."""
+        """The results of tools with `cache_for`, until when they count, and their tools: another tool can have the same
+        name. Those that others than the session may get are in the session ""."""
         self._first_steps: list[FirstSteps] = []
         """Those that are free: as many as calls were made inside each other."""
         self._unresolved: dict[CallRef, RunningCall] = {}
@@ -412,7 +415,7 @@ class ReadRunner:
         if compiled.tool.cache_for is None:
             return None
         found = self._cache.get(*_cache_key(compiled, call, value, context))
-        if found is None or time.monotonic() >= found[0]:
+        if found is None or time.monotonic() >= found[0] or found[2] is not compiled.policy.tool:
             return None
         return structs.replace(found[1], origin="cached")
 
@@ -423,7 +426,7 @@ class ReadRunner:
         if compiled.tool.cache_for is None or not result.ok or result.media:
             return
         ref = _cache_key(compiled, call, value, context)
-        cached = (time.monotonic() + compiled.tool.cache_for, result)
+        cached = (time.monotonic() + compiled.tool.cache_for, result, compiled.policy.tool)
         self._cache.put(ref, cached, len(ref[1]) + _estimate_bytes(outcome))
 
 
@@ -435,7 +438,12 @@ def _estimate_bytes(outcome: Outcome) -> int:
     """About how many bytes of memory a result takes."""
     result, chars = outcome.result, outcome.chars
     size = _ENTRY_BYTES + (chars if type(result.output) is str else chars * _BYTES_PER_CHAR)
-    return size + len(repr(result.metadata)) * _BYTES_PER_CHAR if result.metadata else size
+    if not result.metadata:
+        return size
+    try:
+        return size + len(repr(result.metadata)) * _BYTES_PER_CHAR
+    except Exception:  # noqa: BLE001  # what is in there is the handler's
+        return size + _UNMEASURED_BYTES
 
 
 def _cache_key(compiled: CompiledTool, call: ToolCall, value: Any, context: ToolContext[Any]) -> CallRef:

@@ -1,6 +1,7 @@
 """What is kept of a result, to return it again for the same call."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, Literal
 
 from msgspec import Struct
@@ -32,7 +33,10 @@ class RecordedResult(Struct, frozen=True, kw_only=True, gc=False):
 
     def to_result(self) -> ToolResult:
         """The result that was recorded."""
-        output: Any = from_json(self.text) if self.is_json and self.text is not None else self.text
+        output: Any = self.text
+        if self.is_json and self.text is not None:
+            with suppress(ValueError):  # An integer of thousands of digits can be written, and not be read.
+                output = from_json(self.text)
         return ToolResult(
             output=output,
             error=self.failure,

@@ -99,6 +99,8 @@ class RunningCall(Struct, eq=False):
     ref: CallRef
     has_begun: bool = False
     """Whether the handler was entered: before that, nothing can have happened."""
+    is_in_doubt: bool = False
+    """Whether an earlier attempt, here or of another owner, may have taken effect."""
     is_silent: bool = False
     task: "asyncio.Task[None] | None" = None
     """The executor's own task, for a call that outlives its caller."""

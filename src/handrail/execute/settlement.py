@@ -15,7 +15,7 @@ from handrail.core.time_budget import ShieldedStep, TimeBudget
 from handrail.core.values import ToolResult
 from handrail.errors import CallTakenOverError
 from handrail.execute.executor_tools import CompiledTool
-from handrail.execute.handlers import HandlerRunner, Outcome, outcome_of_error
+from handrail.execute.handlers import HandlerRunner, Outcome, keep_doubt, outcome_of_error
 from handrail.execute.leases import LeaseKeeper
 from handrail.execute.ledger import (
     MAX_RECORDED_MEDIA_BYTES,
@@ -124,8 +124,11 @@ class Settlement:
         finally:
             self.leases.release(entry)
 
-    def settle_at_end(self, compiled: CompiledTool, entry: Entry, job: ThreadJob) -> None:
-        """Settle a call that was given up when its thread ends; until then its entry stays running."""
+    def settle_at_end(self, compiled: CompiledTool, entry: Entry, job: ThreadJob, *, is_in_doubt: bool = False) -> None:
+        """Settle a call that was given up when its thread ends; until then its entry stays running.
+
+        One that is in doubt may have taken effect in an earlier attempt.
+        """
         self.leases.hold(entry)
 
         def settle(value: Any, is_error: bool) -> None:
@@ -137,6 +140,8 @@ class Settlement:
             except BaseException as error:  # an interrupt of the thread is not one of the program
                 log.error("%s ended after it was given up", entry.tool, exc_info=error)
                 outcome = Outcome(result=failure_results.outcome_unknown(entry.tool), happened="unknown")
+            if is_in_doubt:
+                outcome = keep_doubt(compiled, outcome)
             self._keep(asyncio.ensure_future(self._settle_late(entry, outcome)))
 
         if job.future.done() and not job.future.cancelled():  # It ended just before it was given up.

@@ -11,6 +11,7 @@ from handrail.core import failure_results
 from handrail.core.context import ToolContext
 from handrail.core.handler_result_checks import is_plain
 from handrail.core.log import log
+from handrail.core.text import copy_json
 from handrail.core.time_budget import TimeBudget
 from handrail.core.values import ToolCall, ToolResult
 from handrail.errors import must_propagate
@@ -75,7 +76,7 @@ class Verification:
             return None
         context = self._handlers.build_context(call, context, entry.idempotency_key)
         try:
-            found = await budget.run(self._call_verify(verify, arguments, context, tool.name))
+            found = await budget.run(self._call_verify(verify, copy_json(arguments), context, tool.name))
         except BaseException as error:
             if must_propagate(error):
                 raise

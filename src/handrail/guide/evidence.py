@@ -1,11 +1,12 @@
 """Checks that the conversation supports the values of a consequential call."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import date
 from typing import Any
 
 from msgspec import Struct
 
+from handrail.core.text import canonical_json, normalize_canonical
 from handrail.core.value_mentions import contains_words, mentions_value
 from handrail.guide.parameters import GuidedTool
 from handrail.guide.values import ToolVerdict
@@ -22,14 +23,27 @@ class EvidenceSources(Struct, frozen=True, kw_only=True):
     today: date | None = None
 
 
+def is_known(value: Any, known: Iterable[Any]) -> bool:
+    """Whether a value is one of several, as JSON: 1.0 is 1, and 1 is not true."""
+    text = _to_text(value)
+    return text is not None and any(text == _to_text(other) for other in known)
+
+
+def _to_text(value: Any) -> str | None:
+    try:
+        return normalize_canonical(canonical_json(value))
+    except (TypeError, ValueError):  # A variable can be anything.
+        return None
+
+
 def find_missing_evidence(
     tool: GuidedTool, name: str, value: Any, verdict: ToolVerdict, sources: EvidenceSources
 ) -> str | None:
     """Find why the evidence for a value does not support it: the words must be quoted, and contain the value."""
     options = tool.get_options(name)
-    if options.source == "model" or options.hidden or value == tool.get_default(name):
+    if options.source == "model" or options.hidden or is_known(value, [tool.get_default(name)]):
         return None
-    if options.source != "customer" and value in sources.variables.values():
+    if options.source != "customer" and is_known(value, sources.variables.values()):
         return None
     evidence = verdict.evidence.get(name)
     if not isinstance(evidence, str) or not evidence.strip():

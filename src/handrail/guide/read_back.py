@@ -8,7 +8,7 @@ from handrail.chat.conversation import PendingCall
 from handrail.core.locale_texts import load_locale
 from handrail.core.patterns import LazyPattern
 from handrail.core.redact import HIDDEN
-from handrail.core.text import compact_json
+from handrail.core.text import compact_json, escape_invisible
 from handrail.core.values import Approval
 from handrail.formats.call_parsing import parse_object
 from handrail.guide.parameters import GuidedTool, ParameterOptions
@@ -17,7 +17,11 @@ _SECRET_TYPE: Final = "**********"
 """How Pydantic writes a value of a secret type."""
 _MIN_MASKED: Final = 8
 """The fewest characters of a value whose last four are shown."""
-_SEPARATORS: Final = LazyPattern(r"[;:\n\r\t()\"]|[^\S ]|[\x00-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2066-\u2069]")
+_REORDERING: Final = LazyPattern(r"[\u061c\u200e\u200f\u202a-\u202e\u2060-\u206f\ufeff\U000e0000-\U000e0fff]")
+"""What changes the order in which a line is shown, or is not shown at all."""
+_SEPARATORS: Final = LazyPattern(
+    r"[;:()\"]|[^\S ]|[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff\U000e0000-\U000e0fff]"
+)
 
 
 def list_shown_arguments(pending: PendingCall, tool: GuidedTool | None) -> dict[str, Any]:
@@ -26,19 +30,31 @@ def list_shown_arguments(pending: PendingCall, tool: GuidedTool | None) -> dict[
     They are whole, because the customer agrees to them, but for secret types and those with `display="masked"`.
     """
     sent = parse_object(pending.call.arguments_json)
+    labels = _name_arguments(pending.approval, tool)
     shown: dict[str, Any] = {}
-    for name, value in pending.approval.arguments.items():
-        options = _get_options(name, tool)
-        if options.hidden:
-            continue
+    for name, label in labels.items():
+        value, options = pending.approval.arguments[name], _get_options(name, tool)
         text = compact_json(value)
         is_secret = _SECRET_TYPE in text
         if is_secret or HIDDEN in text:  # A secret type and a store write a mark: the value that was sent will run.
             value = sent.get(name, value)
         value = pending.said.get(name, value)
         is_masked = is_secret or options.display == "masked"
-        shown[_get_display_name(name, tool)] = mask(value) if is_masked else value
+        shown[label] = mask(value) if is_masked else value
     return shown
+
+
+def _name_arguments(approval: Approval, tool: GuidedTool | None) -> dict[str, str]:
+    """What each argument that the customer sees is called; no two are called the same."""
+    labels: dict[str, str] = {}
+    for name in approval.arguments:
+        if _get_options(name, tool).hidden:
+            continue
+        label = _get_display_name(name, tool)
+        while label in labels.values():
+            label = f"{label} ({name})"
+        labels[name] = label
+    return labels
 
 
 def _get_options(name: str, tool: GuidedTool | None) -> ParameterOptions:
@@ -58,18 +74,15 @@ def mask(value: Any) -> str:
 def format_read_back(pending: PendingCall, tool: GuidedTool | None, locale: str = "en") -> str:
     """Format a pending call in one line, with every value that will run."""
     texts = load_locale(locale)
-    unsaid = _list_unsaid(pending.approval, tool)
+    labels = _name_arguments(pending.approval, tool)
+    # A rule wants them from the customer's own words, and they are not.
+    unsaid = {labels[name] for name in pending.approval.unsaid if name in labels}
     values = "; ".join(
         texts["confirm.argument"].format(name=name, value=format_value(value, texts))
         + (f" [{texts['confirm.unsaid']}]" if name in unsaid else "")
         for name, value in list_shown_arguments(pending, tool).items()
     )
     return f"{pending.call.name.replace('_', ' ')}" + (f" ({values})" if values else "")
-
-
-def _list_unsaid(approval: Approval, tool: GuidedTool | None) -> set[str]:
-    """The display names of arguments that a rule wants from the customer's own words, and that are not."""
-    return {_get_display_name(name, tool) for name in approval.unsaid}
 
 
 def add_read_back(
@@ -120,4 +133,5 @@ def format_value(value: Any, texts: Mapping[str, str] | None = None) -> str:
         return texts["value.true" if value else "value.false"]
     if isinstance(value, str) and value.strip() == value and value and not _SEPARATORS.compiled.search(value):
         return value
-    return compact_json(value)
+    text = compact_json(value)
+    return text if _REORDERING.compiled.search(text) is None else escape_invisible(text)

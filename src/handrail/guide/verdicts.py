@@ -15,7 +15,7 @@ from handrail.core.values import ToolCall
 from handrail.errors import InvalidArgumentsError, ToolError, shorten
 from handrail.formats.call_parsing import parse_object
 from handrail.guide.compiled_agent import RANK, Guide
-from handrail.guide.evidence import EvidenceSources, find_missing_evidence
+from handrail.guide.evidence import EvidenceSources, find_missing_evidence, is_known
 from handrail.guide.journeys import CallOrder
 from handrail.guide.parameters import GuidedTool, adapt_value, read_enum
 from handrail.guide.reply_checks import names_hidden
@@ -513,7 +513,11 @@ class _VerdictChecker:
         if not tool.hidden & given.keys() or not tool.tool.consequential:
             return ""
         known = self._situation.find_sources().variables.values()
-        filled = [name for name in given if name in tool.hidden and given[name] not in (tool.get_default(name), *known)]
+        filled = [
+            name
+            for name in given
+            if name in tool.hidden and not is_known(given[name], (tool.get_default(name), *known))
+        ]
         if not filled:
             return ""
         return f"a model set {', '.join(filled)}, which the customer cannot see"

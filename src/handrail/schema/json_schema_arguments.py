@@ -9,6 +9,7 @@ import jsonschema_rs
 from jsonschema_rs import ValidationErrorKind as Kind
 from pydantic_core import from_json
 
+from handrail.core.text import copy_json
 from handrail.errors import ToolDefinitionError, shorten
 from handrail.schema import validation_errors
 from handrail.schema.arguments import Arguments, is_exact_integer, refuse_infinite
@@ -32,7 +33,7 @@ class RawSchema:
             raise _build_schema_error(name, f"must describe an object, not {given['type']!r}")
         try:
             # Copied, because the validator accepts plain dicts and lists only.
-            self.schema = _copy_json(given)
+            self.schema = copy_json(given)
             self._validator, self._has_lookaround = _compile(self.schema)
             text = json.dumps(self.schema, allow_nan=False)  # Raises for NaN and infinity.
         except jsonschema_rs.ValidationError as error:
@@ -78,13 +79,6 @@ class RawSchema:
                 validation_errors.format_path(path),
                 f"{_describe_expected(error)}, got {validation_errors.quote_value(error.instance)}",
             )
-
-
-def _copy_json(node: Any) -> Any:
-    """A copy of a schema as plain dicts and lists."""
-    if isinstance(node, dict):
-        return {key: _copy_json(value) for key, value in cast(dict[str, Any], node).items()}
-    return [_copy_json(item) for item in cast(list[Any], node)] if isinstance(node, list | tuple) else node
 
 
 def _build_schema_error(name: str, problem: str) -> ToolDefinitionError:
@@ -292,4 +286,4 @@ def _build_arguments(schema: dict[str, Any], check: Callable[[dict[str, Any]], N
         check(arguments)
         return _convert_whole_floats(arguments, root, root) if "." in text or "e" in text or "E" in text else arguments
 
-    return Arguments(input_schema=schema, parse=parse, dump=dict)
+    return Arguments(input_schema=schema, parse=parse, dump=copy_json)
