@@ -81,6 +81,11 @@ class SqlTenants:
             rows = await self._database.fetch(_ONE, {"of_tenant": tenant_id, "of_revision": revision})
         return None if not rows or rows[0][0] is None else _decode(rows[0][0], tenant_id)
 
+    async def is_removed(self, tenant_id: str) -> bool:
+        """Whether there was a tenant of this id, and it was turned off for good."""
+        rows = await self._database.fetch(_NEWEST, {"of_tenant": tenant_id})
+        return bool(rows) and rows[0][0] is None
+
     async def list(self) -> "list[TenantConfig]":
         """Every tenant, by id."""
         rows = await self._database.fetch(_ALL)
