@@ -17,6 +17,7 @@ from handrail import Executor, Policy, Provenance, Rule, ToolCall, ToolContext, 
 from handrail.errors import ConfigError
 from handrail.execute import Timeouts
 from handrail.serve import build_app
+from handrail.serve.access import COOKIE
 from handrail.serve.call_report import explain_past_call
 from handrail.store import SqlStore, open_store
 from tests.serve.desk import Browser, Desk, open_desk, text_of, to_text
@@ -122,6 +123,14 @@ async def test_a_viewer_sees_and_changes_nothing(store: SqlStore, executor: Exec
         data = {"form_token": await vic.read_token(), "session_id": "s-1", "call_id": "c-1", "happened": "yes"}
         assert (await vic.http.post("/doubts/resolve", data=data)).status_code == 403
         assert (await store.approvals.pending())[0].token == token
+
+
+@pytest.mark.parametrize("signature", ["é", "\x80", "0" * 64, ""])
+async def test_a_cookie_that_is_none_of_ours_is_no_session(signature: str, store: SqlStore, executor: Executor) -> None:
+    async with open_desk(executor, store) as desk, httpx2.AsyncClient(base_url=desk.url) as stranger:
+        cookie = f"{COOKIE}=key.99999999999.mark.{signature}".encode()
+        answer = await stranger.get("/decide", headers=[(b"cookie", cookie)])
+        assert (answer.status_code, answer.headers["location"]) == (303, "/login?next=%2Fdecide")
 
 
 async def test_a_revoked_key_ends_its_sessions(store: SqlStore, executor: Executor) -> None:
