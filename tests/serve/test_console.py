@@ -348,6 +348,29 @@ async def test_an_open_page_gets_calls_as_they_end_those_of_its_tenant_and_its_f
     assert "also_missing" not in text
 
 
+async def test_one_tenant_cannot_have_all_open_pages(
+    store: SqlStore, executor: Executor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("handrail.serve.audit_feed.MAX_STREAMS_PER_TENANT", 1)
+    async with (
+        asyncio.timeout(60),
+        open_desk(executor, store) as desk,
+        desk.sign_in("viewer", "vic", "acme") as vic,
+        desk.sign_in("viewer", "eve", "globex") as eve,
+        desk.sign_in("viewer", "ann") as ann,
+    ):
+        async with vic.http.stream("GET", "/calls/stream") as stream:
+            assert await anext(stream.aiter_lines()) == ": connected"
+            assert (await vic.get("/calls/stream")).status_code == 503
+            for other in (eve, ann, ann):
+                async with other.http.stream("GET", "/calls/stream") as another:
+                    assert another.status_code == 200
+        while True:  # The server notices that the page was left.
+            async with vic.http.stream("GET", "/calls/stream") as again:
+                if again.status_code == 200:
+                    break
+
+
 async def test_two_hundred_open_pages_read_the_database_once_per_interval(store: SqlStore, executor: Executor) -> None:
     reads = 0
     query = store.audit.query
