@@ -7,12 +7,14 @@ from typing import Any
 
 import httpx2
 import pytest
+from sqlalchemy import update
 
 from handrail import Executor, Policy, Rule, tool
 from handrail.phone import WebhookResponse
 from handrail.serve import build_app
 from handrail.serve.tenant_retention import Retention
 from handrail.store import SqlStore
+from handrail.store.tables import tenants
 from handrail.tenants import Section, TenantConfig, ToolBuilder
 from tests.serve.service import PARROT, Client, open_replica, paid
 
@@ -525,6 +527,24 @@ async def test_what_a_tenant_does_not_keep_is_deleted_and_nothing_of_others(stor
         assert "approval_requested" in kinds["globex"]
         assert "audit_purged" not in kinds["globex"]
         assert [len((await one.get("/approvals"))["items"]) for one in viewers.values()] == [0, 1]
+
+
+@pytest.mark.parametrize("is_removed", [True, False])
+async def test_what_a_tenant_does_not_keep_is_deleted_also_when_it_has_left_or_another_cannot_be_read(
+    store: SqlStore, is_removed: bool
+) -> None:
+    async with open_replica(store, tenants=store.tenants) as replica:
+        await store.tenants.put(TenantConfig(tenant_id="acme", retention_days=30))
+        caller, viewer = await replica.connect("caller"), await replica.connect("viewer")
+        await caller.call("pay", {"invoice": "i", "amount": 1}, call_id="c")
+        if is_removed:
+            await store.tenants.remove("acme")
+        else:  # As a newer release has saved it.
+            await store.tenants.put(TenantConfig(tenant_id="other"))
+            broken = update(tenants).where(tenants.c.tenant_id == "other").values(config=b'{"retention_days": "x"}')
+            await store._database.write(broken, {})
+        assert await Retention(store, store.tenants).apply(now=time.time() + 31 * 86_400) > 0
+        assert (await viewer.get("/approvals"))["items"] == []
 
 
 class Phone:
