@@ -148,6 +148,11 @@ def escape_invisible(text: str) -> str:
     return _INVISIBLE.compiled.sub(_escape, text)
 
 
+def escape_line(text: str) -> str:
+    """The same for one line of a list: a text of somebody else cannot begin a line of its own."""
+    return escape_invisible(text).replace("\n", "\\n").replace("\t", "\\t")
+
+
 def _escape(match: re.Match[str]) -> str:
     """The escape of one character, as JSON has it: two of them above U+FFFF."""
     units = match[0].encode("utf-16-be", "surrogatepass").hex()
