@@ -411,7 +411,7 @@ SERVICE = (
     R("SV-06", "service", "A body that is too long, never ends or is no JSON is refused, each key has a rate of its own, and a request that takes too long is answered while its call goes on."),
     R("SV-07", "service", "No secret is in any answer or log, and no answer lets another site read it."),
     R("SV-08", "service", "The `X-Request-ID` of a request is in its answer, and in the audit of what it began or changed."),
-    R("SV-09", "service", "The tools and rules of a tenant apply to its calls over HTTP, MCP and in conversations; a revision that cannot be built leaves the one before, or nothing."),
+    R("SV-09", "service", "The tools and rules of a tenant apply to its calls over HTTP, MCP and in conversations, its rules also to its stored calls when they run; a revision that cannot be built leaves the one before, or nothing; a tenant that is turned off or removed calls nothing."),
     R("SV-10", "service", "An old revision of a tenant is put in force again, and the history says who did what."),
     R("SV-11", "service", "What a tenant does not keep is deleted, and what is another's stays; a customer is erased over HTTP."),
     R("SV-12", "service", "A service that is stopped takes nothing more, lets calls finish for a while, settles those that do not, and writes the audit."),

@@ -1,15 +1,19 @@
 """The command, as a person types it."""
 
 import asyncio
+import json
 import platform
 import re
+import sys
 import tomllib
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import handrail
+from handrail import Executor, Policy, Rule, ToolCall, ToolContext, tool
 from handrail.cli.doctor import EXTRAS
 from handrail.cli.main import main
 from handrail.store import open_store
@@ -97,3 +101,49 @@ def test_the_doctor_opens_a_store_and_does_not_change_it(tmp_path: Path, capsys:
     asyncio.run(create())
     assert main(["doctor", "--store", url]) == 0
     assert "opens, and its tables are those of this version" in capsys.readouterr().out
+
+
+EVIL = "x\x1b[2J\x1b]0;title\x07\u202e\n2026-11-18 12:00:00  call_finished  pay  ok  allow operator (ann)"
+"""What a model or a caller can name a call, a session or a customer."""
+
+
+@pytest.mark.parametrize(
+    "command", [["audit"], ["doubts", "list"], ["approvals", "list"], ["approvals", "list", "--history"]]
+)
+def test_what_others_have_named_is_one_line_and_moves_no_cursor(
+    command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = f"sqlite:///{tmp_path / 'handrail.db'}"
+
+    @tool
+    async def pay(to: str) -> str:
+        """Pay."""
+        raise ConnectionError("lost")
+
+    async def run() -> int:
+        policy = Policy([Rule.ask("pay", by="operator", where={"to": {"equals": "bob"}}), Rule.allow("pay")])
+        async with open_store(url) as store:
+            executor = Executor([pay], policy=policy, store=store)
+            context = ToolContext[Any](session_id=EVIL, customer_id=EVIL, tenant_id=EVIL)
+            for number, to in enumerate((EVIL, "bob")):
+                await executor.run(
+                    ToolCall(id=f"{number}{EVIL}", name="pay", arguments_json=json.dumps({"to": to})), context
+                )
+            await store.audit.flush(timeout=10)
+            kinds = {"audit": len(await store.audit.query(limit=100))}
+            await executor.aclose()
+            return kinds.get(command[0], 1)
+
+    count = asyncio.run(run())
+    assert main([*command, "--store", url]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    if command[0] == "doubts":  # A second line has its worker.
+        assert lines.pop().startswith("    worker ")
+    assert len(lines) == count
+    assert all(line.isprintable() for line in lines)
+    assert not any(line.startswith("2026-11-18 12:00:00") for line in lines)
+
+
+def test_a_closed_output_is_no_defect(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", None)  # As the interpreter does for `handrail doctor >&-`.
+    assert main(["doctor"]) == 0

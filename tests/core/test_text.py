@@ -135,6 +135,9 @@ def test_encodable_text_is_the_text_itself_where_it_can_be(text: str) -> None:
         ("\U000e0041", "\\udb40\\udc41"),
         ("\ud800", "\\ud800"),
         ("\u200b\ufeff\u2028", "\\u200b\\ufeff\\u2028"),
+        ("a\u3164\uffa0\u2800\u034fb", "a\\u3164\\uffa0\\u2800\\u034fb"),
+        ("\u17b4\u180b\ufff0", "\\u17b4\\u180b\\ufff0"),
+        ("\U0001d173\U0001bca0", "\\ud834\\udd73\\ud82f\\udca0"),
         ("plain\n\tline: é 漢 🙂", "plain\n\tline: é 漢 🙂"),
     ],
 )

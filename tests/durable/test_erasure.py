@@ -26,9 +26,15 @@ async def test_stored_calls_are_erased(database: str, request: pytest.FixtureReq
         await executor.run(call("pay", "c-1", invoice="R-1"), context)
         await executor.submit(call("pay", "c-2", invoice="R-2"), context)
         await executor.submit(call("pay", "c-3", invoice="R-3"), context)
+        # A worker has taken one, and has not begun it; another one was given back.
+        for number in (4, 5):
+            await executor.submit(call("pay", f"c-{number}", invoice=f"R-{number}"), context)
+            taken = await store.work.take(session_id="s-1", call_id=f"c-{number}", owner="w", lease=30)
+            assert taken is not None
+        await store.work.release(taken, state="queued", delay=30)
 
         done = await store.erase(customer_id="ann", tenant_id="t-1", who="bo")
 
         rows = [await store.work.get(session_id="s-1", call_id=f"c-{number}") for number in (1, 2, 3)]
         assert [row and row.state for row in rows] == [None, "queued", None]
-        assert (done.open_calls, done.calls) == (1, 1)
+        assert (done.open_calls, done.calls) == (3, 1)

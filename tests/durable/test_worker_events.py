@@ -358,6 +358,29 @@ async def test_the_end_of_a_call_is_told_however_much_progress_waits() -> None:
 
 
 @warped
+async def test_a_call_that_reports_without_end_takes_no_other_calls_end_away() -> None:
+    town = Town()
+    for id in ("c-1", "c-2"):
+        await Worker(town.start()).handle(await town.submit(id))
+    await quiet()
+    await town.submit("c-3")
+    town.ears.heard.clear()
+    await town.work.publish(
+        [CallNotice(session_id="s-1", call_id="c-3", worker="w", kind=kind, at=1.0) for kind in ["progress"] * 5_000]
+        + [CallNotice(session_id="s-1", call_id="c-3", worker="w", kind="started", at=1.0)]
+    )
+    await quiet()
+    assert town.list_told() == [*["Progress"] * 1_000, "CallStarted"]
+
+    told = Town(work=Told())
+    worker = Worker(told.start(messages=1_500))
+    ids = [await told.submit("c-1"), await told.submit("c-2")]
+    await asyncio.gather(*map(worker.handle, ids))
+    await worker.drain()
+    assert told.list_told().count("CallStarted") == told.list_told().count("CallFinished") == 2
+
+
+@warped
 async def test_so_many_calls_are_followed_and_the_oldest_is_forgotten_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("handrail.execute.worker_events._MAX_FOLLOWED", 2)
     town = Town()

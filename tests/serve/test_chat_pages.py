@@ -9,9 +9,11 @@ import pytest
 
 from handrail import Executor, Policy, Rule
 from handrail.serve import ChatAgent
-from handrail.store import SqlStore
+from handrail.store import SqlStore, open_store
 from handrail.testing import ScriptedProvider
 from handrail.testing.servers import tool_calls
+from tests.postgres import PostgresServer
+from tests.postgres import postgres as postgres
 from tests.serve.desk import Browser, Desk, open_desk, to_text
 from tests.serve.service import get_balance, paid, pay
 
@@ -128,3 +130,9 @@ async def test_without_an_agent_the_page_says_how_to_get_one(store: SqlStore) ->
         answer = await ann.get("/sessions/chat")
         assert answer.status_code == 404
         assert "No agent is served here" in answer.text
+
+
+@pytest.mark.postgres
+async def test_a_token_that_no_database_stores_is_no_approval(postgres: PostgresServer) -> None:
+    async with open_store(postgres.new_database()) as store, open_chat(store, "one") as desk, desk.sign_in() as ann:
+        assert (await act(ann, "decide", token="apr_\0", answer="yes")).status_code == 409

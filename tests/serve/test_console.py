@@ -17,6 +17,7 @@ from handrail import Executor, Policy, Provenance, Rule, ToolCall, ToolContext, 
 from handrail.errors import ConfigError
 from handrail.execute import Timeouts
 from handrail.serve import build_app
+from handrail.serve.access import COOKIE
 from handrail.serve.call_report import explain_past_call
 from handrail.store import SqlStore, open_store
 from tests.serve.desk import Browser, Desk, open_desk, text_of, to_text
@@ -122,6 +123,14 @@ async def test_a_viewer_sees_and_changes_nothing(store: SqlStore, executor: Exec
         data = {"form_token": await vic.read_token(), "session_id": "s-1", "call_id": "c-1", "happened": "yes"}
         assert (await vic.http.post("/doubts/resolve", data=data)).status_code == 403
         assert (await store.approvals.pending())[0].token == token
+
+
+@pytest.mark.parametrize("signature", ["é", "\x80", "0" * 64, ""])
+async def test_a_cookie_that_is_none_of_ours_is_no_session(signature: str, store: SqlStore, executor: Executor) -> None:
+    async with open_desk(executor, store) as desk, httpx2.AsyncClient(base_url=desk.url) as stranger:
+        cookie = f"{COOKIE}=key.99999999999.mark.{signature}".encode()
+        answer = await stranger.get("/decide", headers=[(b"cookie", cookie)])
+        assert (answer.status_code, answer.headers["location"]) == (303, "/login?next=%2Fdecide")
 
 
 async def test_a_revoked_key_ends_its_sessions(store: SqlStore, executor: Executor) -> None:
@@ -337,6 +346,29 @@ async def test_an_open_page_gets_calls_as_they_end_those_of_its_tenant_and_its_f
     assert "s-acme-missing" in text
     assert "s-other" not in text
     assert "also_missing" not in text
+
+
+async def test_one_tenant_cannot_have_all_open_pages(
+    store: SqlStore, executor: Executor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("handrail.serve.audit_feed.MAX_STREAMS_PER_TENANT", 1)
+    async with (
+        asyncio.timeout(60),
+        open_desk(executor, store) as desk,
+        desk.sign_in("viewer", "vic", "acme") as vic,
+        desk.sign_in("viewer", "eve", "globex") as eve,
+        desk.sign_in("viewer", "ann") as ann,
+    ):
+        async with vic.http.stream("GET", "/calls/stream") as stream:
+            assert await anext(stream.aiter_lines()) == ": connected"
+            assert (await vic.get("/calls/stream")).status_code == 503
+            for other in (eve, ann, ann):
+                async with other.http.stream("GET", "/calls/stream") as another:
+                    assert another.status_code == 200
+        while True:  # The server notices that the page was left.
+            async with vic.http.stream("GET", "/calls/stream") as again:
+                if again.status_code == 200:
+                    break
 
 
 async def test_two_hundred_open_pages_read_the_database_once_per_interval(store: SqlStore, executor: Executor) -> None:

@@ -5,15 +5,18 @@ from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
+import httpx2
 import mcp_types as types
 import pytest
 from mcp import MCPError
 
-from handrail import Executor, ToolContext, tool
+from handrail import Executor, Policy, Rule, ToolContext, tool
+from handrail.sources import mcp_app
 from handrail.store import SqlStore
 from handrail.tenants import Section, TenantConfig, TenantTrust, ToolBuilder
 from tests.serve.desk import Desk, open_desk, text_of
 from tests.serve.service import POLICY, close_account, get_balance, paid, pay
+from tests.sources.serving import listening
 
 
 class Loyalty(Section):
@@ -90,6 +93,8 @@ async def test_a_client_has_the_tools_and_the_rules_of_its_tenant(
             with pytest.raises(MCPError, match="get_points"):
                 await client.call_tool("get_points", {})
         assert "not enabled" in await list_in_vain(desk, "closed")
+        await store.tenants.remove("closed")
+        assert "not enabled" in await list_in_vain(desk, "closed")
         assert paid == []
 
 
@@ -155,3 +160,105 @@ async def test_a_tenant_whose_only_revision_cannot_be_built_runs_nothing(store: 
     async with open_desk(executor, store, tenants=store.tenants) as desk:
         assert "cannot be used now" in await list_in_vain(desk, "acme")
         assert await list_names(desk, "globex") == {"get_balance"}
+
+
+@pytest.mark.parametrize("is_moved", [False, True])
+async def test_a_new_revision_cuts_off_no_call_that_runs_at_a_server_of_the_tenant(
+    store: SqlStore, monkeypatch: pytest.MonkeyPatch, is_moved: bool
+) -> None:
+    monkeypatch.setattr("handrail.serve.tenant_pools._CACHED_SECONDS", 0.0)
+    started, release = asyncio.Event(), asyncio.Event()
+
+    @tool
+    async def transfer(to: str) -> str:
+        """Transfer money."""
+        started.set()
+        await release.wait()
+        return f"transferred to {to}"
+
+    bank = Executor([transfer], policy=Policy([Rule.allow("transfer")]))
+    async with listening(mcp_app(bank)) as url, listening(mcp_app(bank)) as other_url:
+        config: dict[str, Any] = {"tenant_id": "acme", "policy": [{"allow": "bank__*"}]}
+        config["mcp_servers"] = [{"name": "bank", "url": f"{url}/mcp"}]
+        await store.tenants.put(TenantConfig(**config))
+        executor = Executor([get_balance], store=store)
+        options: dict[str, Any] = {"tenants": store.tenants, "trust": TenantTrust(private_networks=True)}
+        async with open_desk(executor, store, **options) as desk:
+            secret = await desk.create_key("caller", "bot", "acme")
+            async with desk.connect_client(secret) as client, asyncio.timeout(60):
+                paying = asyncio.create_task(client.call_tool("bank__transfer", {"to": "ann"}))
+                await started.wait()
+                if is_moved:
+                    config["mcp_servers"] = [{"name": "bank", "url": f"{other_url}/mcp"}]
+                await store.tenants.put(TenantConfig(**config, instructions="Be kind."))
+                while "bank__transfer" not in {one.name for one in (await client.list_tools()).tools}:
+                    await asyncio.sleep(0.01)
+                release.set()
+                assert text_of(await paying) == "transferred to ann"
+                assert text_of(await client.call_tool("bank__transfer", {"to": "bob"})) == "transferred to bob"
+        await executor.aclose()
+    await bank.aclose()
+
+
+OPENING: Any = {
+    "jsonrpc": "2.0",
+    "id": 1,
+    "method": "initialize",
+    "params": {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "c", "version": "1"}},
+}
+LISTING: Any = {"jsonrpc": "2.0", "id": 2, "method": "tools/list"}
+
+
+class RawClient:
+    """Sends single requests of the older protocol with one key."""
+
+    def __init__(self, http: httpx2.AsyncClient, secret: str) -> None:
+        self._http = http
+        self._headers = {"Authorization": f"Bearer {secret}", "Accept": "application/json, text/event-stream"}
+
+    async def send(self, body: Any, session_id: str = "", *, method: str = "POST") -> httpx2.Response:
+        headers = self._headers | ({"Mcp-Session-Id": session_id} if session_id else {})
+        return await self._http.request(method, "/mcp", json=body, headers=headers)
+
+    async def open(self) -> str:
+        answer = await self.send(OPENING)
+        assert answer.status_code == 200, answer.text
+        return answer.headers["mcp-session-id"]
+
+
+@pytest.mark.proves("SV-01")
+async def test_the_session_of_one_key_does_not_exist_for_another(store: SqlStore) -> None:
+    executor = Executor([get_balance], store=store)
+    async with open_desk(executor, store) as desk, httpx2.AsyncClient(base_url=desk.url) as http:
+        ours = RawClient(http, await desk.create_key("caller", "bot", "acme"))
+        session = await ours.open()
+        for tenant in ("acme", "globex", None):
+            other = RawClient(http, await desk.create_key("caller", "eve", tenant))
+            for answer in (await other.send(LISTING, session), await other.send(None, session, method="DELETE")):
+                assert (answer.status_code, "Session not found" in answer.text) == (404, True)
+        assert "get_balance" in (await ours.send(LISTING, session)).text
+    await executor.aclose()
+
+
+async def test_one_tenant_cannot_have_all_sessions(store: SqlStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("handrail.serve.mcp_sessions.MAX_SESSIONS", 3)
+    executor = Executor([get_balance], store=store)
+    async with open_desk(executor, store) as desk, httpx2.AsyncClient(base_url=desk.url) as http:
+        first, second = [RawClient(http, await desk.create_key("caller", who, "acme")) for who in ("a", "b")]
+        answers = await asyncio.gather(*(client.send(OPENING) for client in (first, second) * 3))
+        assert sorted(answer.status_code for answer in answers) == [200, 200, 200, 429, 429, 429]
+        for other in ("globex", None):
+            await RawClient(http, await desk.create_key("caller", "c", other)).open()
+
+        opened = [(at % 2, one.headers["mcp-session-id"]) for at, one in enumerate(answers) if one.status_code == 200]
+        whose, session = opened[0]
+        stranger, owner = (second, first) if whose == 0 else (first, second)
+        assert (await stranger.send(None, session, method="DELETE")).status_code == 404
+        assert (await first.send(OPENING)).status_code == 429
+        assert (await owner.send(None, session, method="DELETE")).status_code == 200
+        await first.open()
+        assert (await first.send(OPENING)).status_code == 429
+
+        monkeypatch.setattr("handrail.serve.mcp_sessions.DEFAULT_SESSION_IDLE_TIMEOUT", -1.0)
+        await first.open()  # By now the endpoint has ended those that were idle.
+    await executor.aclose()

@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from handrail.store import SqlStore, open_store
 from handrail.store.api_keys import Role
+from handrail.tenants import TenantTrust
 from tests.serve.service import PARROT, Client, Replica, open_replica
 
 ROLES: tuple[Role, ...] = ("caller", "viewer", "operator", "admin")
@@ -292,3 +293,18 @@ async def test_an_admin_of_a_tenant_does_not_learn_whose_number_it_is(store: Sql
         answer = await world.clients["acme", "admin"].request("PUT", "/tenants/acme", json=ours)
 
         assert (answer.status_code, OTHER in answer.text) == (422, False)
+
+
+@pytest.mark.proves("SV-01")
+async def test_an_admin_of_a_tenant_does_not_learn_what_another_may_refer_to(store: SqlStore) -> None:
+    trust = TenantTrust(secrets=["env:{TENANT}_*"])
+    async with open_replica(store, tenants=store.tenants, trust=trust) as replica:
+        admin = await replica.connect("admin", "acme")
+        for place in ("env:GLOBEX_KEY", "env:ELSEWHERE"):
+            body = {"config": {"tenant_id": OTHER, "secrets": {"crm": place}}}
+            answer = await admin.request("POST", "/tenants/validate", json=body)
+            assert answer.status_code == 403
+            saved = await admin.request("PUT", "/tenants/acme", json=body)
+            assert (saved.status_code, "refer" in saved.text) == (422, False)
+        own = await admin.post("/tenants/validate", {"config": {"tenant_id": "acme", "secrets": {"crm": "env:HOME"}}})
+        assert not own["valid"]

@@ -7,14 +7,16 @@ from typing import Any
 
 import httpx2
 import pytest
+from sqlalchemy import update
 
 from handrail import Executor, Policy, Rule, tool
 from handrail.phone import WebhookResponse
 from handrail.serve import build_app
 from handrail.serve.tenant_retention import Retention
 from handrail.store import SqlStore
+from handrail.store.tables import tenants
 from handrail.tenants import Section, TenantConfig, ToolBuilder
-from tests.serve.service import Client, open_replica, paid
+from tests.serve.service import PARROT, Client, open_replica, paid
 
 
 @pytest.fixture(autouse=True)
@@ -389,6 +391,107 @@ async def test_a_tenant_that_is_turned_off_calls_nothing(store: SqlStore) -> Non
         assert refused["error"]["message"] == "This tenant is not enabled."
 
 
+@pytest.mark.proves("SV-09")
+async def test_a_tenant_that_was_removed_calls_nothing_until_it_is_saved_again(store: SqlStore) -> None:
+    denying = TenantConfig(tenant_id="acme", policy=[{"deny": "close_account"}])
+    async with open_replica(store, tenants=store.tenants, agent=PARROT) as replica:
+        caller, admin = await replica.connect("caller"), await replica.connect("admin")
+        await store.tenants.put(denying)
+        body = {"tool": "close_account", "arguments": {"account": "a"}, "session_id": "s"}
+        assert (await caller.post("/calls", body))["error"]["code"] == "permission_denied"
+
+        assert (await admin.request("DELETE", "/tenants/acme")).status_code == 204
+        for path in ("/calls", "/calls/submit", "/explain"):
+            refused = await caller.post(path, body, status=403)
+            assert refused["error"]["message"] == "This tenant is not enabled."
+        await caller.post("/sessions/s/turns", {"message": "hi"}, status=403)
+        assert (await caller.request("GET", "/tools")).status_code == 403
+        never_saved = await replica.connect("caller", "globex")
+        assert (await never_saved.call("get_balance", {"account": "a"}))["output"]
+
+        await store.tenants.put(denying)
+        assert (await caller.post("/calls", body))["error"]["code"] == "permission_denied"
+
+
+async def test_a_tenant_is_turned_off_also_by_a_revision_that_cannot_be_built(store: SqlStore) -> None:
+    async with open_replica(store, tenants=store.tenants) as replica:
+        caller = await replica.connect("caller")
+        await store.tenants.put(TenantConfig(tenant_id="acme"))
+        await caller.call("get_balance", {"account": "a"})
+        await store.tenants.put(TenantConfig(tenant_id="acme", enabled=False, policy=[{"deny": "gone"}]))
+        body = {"tool": "get_balance", "arguments": {"account": "a"}, "session_id": "s"}
+        await caller.post("/calls", body, status=403)
+
+
+@pytest.mark.proves("SV-09", "DU-07")
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"enabled": False}, "This tenant is not enabled."),
+        ({"policy": [{"deny": "settle", "reason": "no more of these"}]}, "no more of these"),
+        (None, "This tenant is not enabled."),
+    ],
+)
+async def test_a_stored_call_is_under_the_rules_that_its_tenant_has_when_it_runs(
+    store: SqlStore, change: dict[str, Any] | None, reason: str
+) -> None:
+    done: list[str] = []
+
+    @tool(key="invoice", idempotent=True, durable=True)
+    async def settle(invoice: str) -> str:
+        """Settle an invoice."""
+        done.append(invoice)
+        return f"settled {invoice}"
+
+    policy = Policy([Rule.ask("settle", by="operator", where={"invoice": {"equals": "large"}}), Rule.allow("settle")])
+    executor = Executor([settle], policy=policy, store=store, scope="session")
+    app = build_app(executor, store=store, tenants=store.tenants)
+    working = build_app(executor, store=store, tenants=store.tenants, worker=True)
+    clients: dict[str, Client] = {}
+    for tenant in ("acme", "globex"):
+        await store.tenants.put(TenantConfig(tenant_id=tenant))
+        clients[tenant] = Client(app, (await store.keys.create(role="caller", who="bot", tenant_id=tenant))[1])
+    operator = Client(app, (await store.keys.create(role="operator", who="ann", tenant_id="acme"))[1])
+
+    def body(invoice: str) -> dict[str, Any]:
+        return {"tool": "settle", "arguments": {"invoice": invoice}, "session_id": "s", "call_id": invoice}
+
+    asked = await clients["acme"].post("/calls/submit", body("large"))
+    await clients["acme"].post("/calls/submit", body("small"), status=202)
+    await clients["globex"].post("/calls/submit", body("other"), status=202)
+    if change is None:
+        await store.tenants.remove("acme")
+    else:
+        await store.tenants.put(TenantConfig(tenant_id="acme", **change))
+    await operator.post(f"/approvals/{asked['approval']['token']}/approve")
+    async with asyncio.timeout(30), working.router.lifespan_context(working):
+        for invoice in ("small", "large"):
+            result = await clients["acme"].get("/calls/result", session_id="s", call_id=invoice, wait=20)
+            assert (result["error"]["code"], reason in result["text"]) == ("permission_denied", True), result
+        result = await clients["globex"].get("/calls/result", session_id="s", call_id="other", wait=20)
+        assert result["output"] == "settled other"
+    assert done == ["other"]
+    await executor.aclose()
+
+
+async def test_a_call_is_explained_however_long_its_session_is_named(store: SqlStore) -> None:
+    async with open_replica(store) as replica:
+        caller, viewer = await replica.connect("caller"), await replica.connect("viewer")
+        result = await caller.call("pay", {"invoice": "i", "amount": 1}, session="s" * 200, call_id="c")
+        why = await viewer.get("/calls/why", session_id=result["session_id"], call_id="c")
+        assert (why["session_id"], why["tool"]) == (result["session_id"], "pay")
+
+
+async def test_a_session_is_the_same_with_and_without_its_tenant_whatever_its_characters_are(store: SqlStore) -> None:
+    async with open_replica(store) as replica:
+        caller = await replica.connect("caller")
+        names = [
+            (await caller.call("get_balance", {"account": "a"}, session=f"{prefix}a\0b"))["session_id"]
+            for prefix in ("", "api:acme/")
+        ]
+        assert names == ["api:acme/a\N{REPLACEMENT CHARACTER}b"] * 2
+
+
 @pytest.mark.proves("SV-11")
 async def test_one_customer_is_erased_over_http(store: SqlStore) -> None:
     async with open_replica(store) as replica:
@@ -424,6 +527,24 @@ async def test_what_a_tenant_does_not_keep_is_deleted_and_nothing_of_others(stor
         assert "approval_requested" in kinds["globex"]
         assert "audit_purged" not in kinds["globex"]
         assert [len((await one.get("/approvals"))["items"]) for one in viewers.values()] == [0, 1]
+
+
+@pytest.mark.parametrize("is_removed", [True, False])
+async def test_what_a_tenant_does_not_keep_is_deleted_also_when_it_has_left_or_another_cannot_be_read(
+    store: SqlStore, is_removed: bool
+) -> None:
+    async with open_replica(store, tenants=store.tenants) as replica:
+        await store.tenants.put(TenantConfig(tenant_id="acme", retention_days=30))
+        caller, viewer = await replica.connect("caller"), await replica.connect("viewer")
+        await caller.call("pay", {"invoice": "i", "amount": 1}, call_id="c")
+        if is_removed:
+            await store.tenants.remove("acme")
+        else:  # As a newer release has saved it.
+            await store.tenants.put(TenantConfig(tenant_id="other"))
+            broken = update(tenants).where(tenants.c.tenant_id == "other").values(config=b'{"retention_days": "x"}')
+            await store._database.write(broken, {})
+        assert await Retention(store, store.tenants).apply(now=time.time() + 31 * 86_400) > 0
+        assert (await viewer.get("/approvals"))["items"] == []
 
 
 class Phone:

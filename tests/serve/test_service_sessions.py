@@ -1,6 +1,7 @@
 """Conversations over HTTP: streamed turns, approvals, interruption, two replicas, and clients that leave or sleep."""
 
 import asyncio
+import itertools
 import json
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
@@ -374,6 +375,34 @@ async def test_a_turn_that_takes_too_long_is_interrupted(store: SqlStore) -> Non
     limits = ApiLimits(turn_timeout=0.05, request_timeout=60)
     async with open_replica(store, agent=ChatAgent(provider=Gate("never")), api_limits=limits) as replica:
         assert (await send(await replica.connect("caller")))["stop_reason"] == "interrupted"
+
+
+async def test_one_tenant_cannot_have_all_turns(store: SqlStore) -> None:
+    gate = Gate(*["yes"] * 3)
+    limits = ApiLimits(max_turns=3, max_turns_per_tenant=2)
+    async with open_replica(store, agent=ChatAgent(provider=gate), api_limits=limits) as replica:
+        ours, theirs = await replica.connect("caller", "acme"), await replica.connect("caller", "globex")
+
+        async def start(client: Client, session: str) -> int:
+            answer = await client.request("POST", f"/sessions/{session}/turns", json={"message": "hi"})
+            return answer.status_code
+
+        # At once, so that all ask for their turn before one of them has it.
+        running = [asyncio.create_task(start(ours, f"s-{at}")) for at in range(6)]
+        async with asyncio.timeout(30):
+            refused = [await one for one in itertools.islice(asyncio.as_completed(running), 4)]
+        assert refused == [429] * 4
+        full = await send(ours, session="s-7", status=429)
+        assert (full["error"]["code"], full["error"]["retryable"]) == ("rate_limited", True)
+        other = asyncio.create_task(start(theirs, "s-1"))
+        await wait_until(lambda: has_session(theirs, "s-1"))
+        gate.go_on.set()
+        assert sorted([await one for one in running]) == [200, 200, 429, 429, 429, 429]
+        assert await other == 200
+
+
+async def has_session(client: Client, session: str) -> bool:
+    return (await client.request("GET", f"/sessions/{session}")).status_code == 200
 
 
 async def test_an_answer_that_takes_too_long_leaves_the_turn_running(store: SqlStore) -> None:

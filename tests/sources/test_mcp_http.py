@@ -466,3 +466,41 @@ async def test_a_bad_definition_is_one_diagnostic_on_every_revision(version: str
         # Only the newest revision has outputs that are no objects.
         assert [tool.name for tool in sources.tools] == (["crm__text", "crm__ok"] if is_modern else ["crm__ok"])
         assert status.skipped
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.1", "localhost", "rebound.example"])
+async def test_a_name_that_leads_into_a_private_network_is_not_connected_to(
+    host: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = asyncio.get_running_loop().getaddrinfo
+
+    async def resolve(name: Any, port: Any, **options: Any) -> Any:
+        return await asked("127.0.0.1" if name == "rebound.example" else name, port, **options)
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", resolve)
+    seen = Seen(make_server().streamable_http_app())
+    async with listening(seen) as url:
+        port = url.rpartition(":")[2]
+        server = McpServer("crm", url=f"http://{host}:{port}/mcp", allow_private=False, connect_timeout=5)
+        async with connect([server]) as sources:
+            status = sources.status["crm"]
+            assert (status.state, status.tools) == ("reconnecting", 0)
+            assert "is in a private network" in status.reason
+    assert seen.headers == []
+
+
+async def test_a_server_at_an_address_that_was_checked_is_called_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[str] = []
+
+    async def resolve(host: str, port: int, *, allow_private: bool) -> list[str]:
+        tried.append(host)
+        return ["127.0.0.2", "127.0.0.1"]  # The first one is not there.
+
+    monkeypatch.setattr("handrail.sources.mcp.http.resolve_host", resolve)
+    seen = Seen(make_server().streamable_http_app(host="0.0.0.0"))
+    async with listening(seen) as url:
+        address = f"crm.example:{url.rpartition(':')[2]}"
+        async with connect([McpServer("crm", url=f"http://{address}/mcp", allow_private=False)]) as sources:
+            assert (await run(sources, "who")).output == {"result": "nobody"}
+    assert set(tried) == {"crm.example"}
+    assert {one["host"] for one in seen.headers} == {address}

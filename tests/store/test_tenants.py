@@ -67,13 +67,17 @@ async def test_one_number_means_one_tenant(store: SqlStore) -> None:
 async def test_a_tenant_that_was_removed_answers_no_call_and_can_come_back(store: SqlStore) -> None:
     await store.tenants.put(acme())
 
+    assert not await store.tenants.is_removed("acme-corp")
     assert await store.tenants.remove("acme-corp", who="ann")
     assert not await store.tenants.remove("acme-corp")
+    assert await store.tenants.is_removed("acme-corp")
+    assert not await store.tenants.is_removed("another")
     assert await store.tenants.find("+33100000000") is None
     assert await store.tenants.list() == []
     assert [one.removed for one in await store.tenants.history("acme-corp")] == [True, False]
 
     assert await store.tenants.put(acme()) == 3
+    assert not await store.tenants.is_removed("acme-corp")
     assert await store.tenants.find("+33100000000") == acme()
     await store.tenants.remove("acme-corp")
     assert await store.tenants.put(acme(tenant_id="other")) == 1  # Its number is free.

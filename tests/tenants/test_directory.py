@@ -58,8 +58,13 @@ async def test_a_change_leaves_what_a_call_holds_as_it_was() -> None:
     found = await tenants.find("+33100000000")
     assert found is not None
     assert not found.enabled
+    assert not await tenants.is_removed("acme-corp")
     assert tenants.remove("acme-corp")
     assert await tenants.find("+33100000000") is None
+    assert await tenants.is_removed("acme-corp")
+    assert not await tenants.is_removed("another")
+    tenants.put(acme())
+    assert not await tenants.is_removed("acme-corp")
 
 
 async def test_files_are_read_in_yaml_and_json_and_again(tmp_path: Path) -> None:
@@ -79,6 +84,7 @@ async def test_files_are_read_in_yaml_and_json_and_again(tmp_path: Path) -> None
     (tmp_path / "b.json").unlink()
     tenants.reload()
     assert [one.tenant_id for one in tenants] == ["acme-corp"]
+    assert await tenants.is_removed("b")
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from handrail.cli.store_option import add_store_option, open_chosen_store
 from handrail.core.failure_results import format_time
-from handrail.core.text import compact_json, escape_invisible
+from handrail.core.text import compact_json, escape_invisible, escape_line
 from handrail.core.values import Approval
 from handrail.errors import ApprovalError
 
@@ -56,9 +56,9 @@ async def _list(options: argparse.Namespace) -> int:
         who = f" by {approval.who}" if approval.who else ""
         line = f"{approval.token}  {format_time(approval.created_at)}  {_state(approval)}{who}  {approval.tool}"
         why = f"  ({approval.question})" if approval.question else ""
-        print(escape_invisible(f"{line}  for {approval.by}  {compact_json(dict(approval.arguments))[:200]}{why}"))
+        print(escape_line(f"{line}  for {approval.by}  {compact_json(dict(approval.arguments))[:200]}{why}"))
         for path, sentence in approval.seen.items():
-            print(escape_invisible(f"    {path}: {sentence}"))
+            print(escape_line(f"    {path}: {sentence}"))
     print(f"{len(found)} approvals" if found else "nothing waits", file=sys.stderr)
     return 0
 
@@ -72,8 +72,9 @@ async def _show(options: argparse.Namespace) -> int:
         print(compact_json(_to_dict(approval)))
         return 0
     for name, value in _to_dict(approval).items():
-        shown = json.dumps(value, indent=2) if isinstance(value, dict) else value
-        print(escape_invisible(f"{name}: {shown}"))
+        # What the model wrote is in the values, and begins no line that looks like one of these.
+        is_object = isinstance(value, dict)
+        print(f"{name}: {escape_invisible(json.dumps(value, indent=2)) if is_object else escape_line(str(value))}")
     return 0
 
 
@@ -94,7 +95,7 @@ async def _decide(options: argparse.Namespace) -> int:
             after = await store.approvals.deny(options.token, **given)
         await store.audit.flush(timeout=10)
     if after.who != options.who:
-        print(f"{after.who} was faster: it is {after.state} already", file=sys.stderr)
+        print(escape_line(f"{after.who} was faster: it is {after.state} already"), file=sys.stderr)
         return 1
     end = " It runs when its client sends the call again, once." if after.state == "approved" else ""
     print(f"{after.tool} is {after.state}.{end}")

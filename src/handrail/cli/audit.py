@@ -10,7 +10,7 @@ import msgspec
 from handrail.cli.store_option import add_store_option, open_chosen_store
 from handrail.core.duration import parse_duration
 from handrail.core.failure_results import format_time
-from handrail.core.text import escape_invisible
+from handrail.core.text import escape_line
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -60,6 +60,6 @@ async def _print(options: argparse.Namespace) -> int:
             f"  {name} {value}" for name, value in (("customer", row.customer_id), ("tenant", row.tenant_id)) if value
         )
         line = f"{format_time(row.at)}  {row.kind}  {row.tool or '-'}{outcome}{action}{whose}"
-        print(escape_invisible(f"{line}  session {row.session_id}  call {row.call_id or '-'}"))
+        print(escape_line(f"{line}  session {row.session_id}  call {row.call_id or '-'}"))
     print(f"{len(rows)} rows", file=sys.stderr)
     return 0

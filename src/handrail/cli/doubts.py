@@ -6,6 +6,7 @@ import sys
 
 from handrail.cli.store_option import add_store_option, open_chosen_store
 from handrail.core.failure_results import format_time
+from handrail.core.text import escape_line
 from handrail.execute.executor import Executor
 
 
@@ -36,7 +37,8 @@ async def _list(options: argparse.Namespace) -> int:
         found = await Executor(store=store).doubts(session_id=options.session, limit=options.limit)
     for doubt in found:
         at = format_time(doubt.claimed_at)
-        print(f"{at}  {doubt.tool}  session {doubt.session_id}  call {doubt.call_id}  key {doubt.idempotency_key}")
+        line = f"{at}  {doubt.tool}  session {doubt.session_id}  call {doubt.call_id}  key {doubt.idempotency_key}"
+        print(escape_line(line))
         taken = f"  taken {doubt.attempts} times" if doubt.attempts else ""
         print(f"    worker {doubt.owner}{taken}  version {doubt.version}")
     print(f"{len(found)} in doubt" if found else "nothing is in doubt", file=sys.stderr)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Final
 
+from handrail.core.text import escape_invisible
 from handrail.core.version import __version__
 from handrail.errors import HandrailError
 
@@ -52,13 +53,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
             parser.print_help()
             return 2
         code = modules[options.command].run(options)
-        sys.stdout.flush()
+        if sys.stdout is not None:  # pyright: ignore[reportUnnecessaryComparison]  # It was closed: `handrail audit >&-`.
+            sys.stdout.flush()
         return code
     except BrokenPipeError:  # Who reads has seen enough: `handrail audit | head`.
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  # else the interpreter complains at its end
         return 0
     except HandrailError as error:
-        print(f"handrail: {error}", file=sys.stderr)
+        print(escape_invisible(f"handrail: {error}"), file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130

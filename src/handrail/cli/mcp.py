@@ -10,6 +10,7 @@ from typing import Any, cast
 
 from handrail.cli.object_reference import load_object
 from handrail.cli.store_option import choose_store_url, find_user_store
+from handrail.core.text import escape_line
 from handrail.errors import ConfigError, MissingExtraError, shorten
 from handrail.execute.executor import Executor
 from handrail.sources.connection import connect
@@ -108,13 +109,13 @@ async def _inspect(servers: Sequence[McpServer]) -> int:
     async with connect(servers) as sources:
         for name, status in sources.status.items():
             why = f": {status.reason}" if status.reason else ""
-            print(f"{name}: {status.state}{why}, {status.tools} tools")
+            print(escape_line(f"{name}: {status.state}{why}, {status.tools} tools"))
             for tool in sources.tools:
                 if tool.source == f"mcp:{name}":
                     kind = "read-only" if tool.read_only else "consequential"
                     print(f"  {tool.name}  ({kind})  {shorten(tool.description, 100)}")
             for skipped in status.skipped:
-                print(f"  skipped: {skipped.name}: {skipped.reason}")
+                print(escape_line(f"  skipped: {skipped.name}: {skipped.reason}"))
             for difference in status.differences:
                 print(f"  not accepted: {shorten(difference.tool)} ({difference.kind}); see `handrail mcp diff`")
         return 0 if all(status.state == "connected" for status in sources.status.values()) else 1

@@ -5,6 +5,7 @@ import asyncio
 import json
 from typing import Any
 
+from handrail.core.text import escape_line
 from handrail.core.tool import Tool
 from handrail.errors import shorten
 from handrail.sources.openapi import OpenApi
@@ -37,11 +38,11 @@ def run(given: argparse.Namespace) -> int:
     )
     asyncio.run(api.load())
     for tool in api.tools():
-        print(_line(tool))
+        print(escape_line(_line(tool)))
         if given.schemas:
             print(json.dumps(tool.input_schema, indent=2, ensure_ascii=False))
     for skipped in api.skipped:
-        print(f"skipped: {skipped.name}: {skipped.reason}")
+        print(escape_line(f"skipped: {skipped.name}: {skipped.reason}"))
     consequential = sum(not tool.read_only for tool in api.tools())
     print(f"{len(api.tools())} tools, {consequential} of them consequential; {len(api.skipped)} operations skipped")
     return 0 if api.tools() else 1

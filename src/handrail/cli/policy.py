@@ -17,7 +17,7 @@ from handrail.cli.object_reference import load_object
 from handrail.cli.store_option import add_store_option, open_chosen_store
 from handrail.core.duration import parse_duration
 from handrail.core.failure_results import format_time
-from handrail.core.text import escape_invisible
+from handrail.core.text import escape_line
 from handrail.core.tool import Tool
 from handrail.define.options import ToolFlags
 from handrail.errors import ConfigError
@@ -101,7 +101,7 @@ async def _check(policy: Policy, given: Sequence[object], agent: AgentFile | Non
     async with connect(sources) as opened:
         unknown = [status for status in opened.status.values() if status.state != "connected"]
         for status in unknown:
-            print(f"{status.name} is {status.state}: {status.reason}")
+            print(escape_line(f"{status.name} is {status.state}: {status.reason}"))
         listed = Executor([*tools, *opened.tools], declared=declared)
     return _report(policy, listed, is_open=bool(unknown))
 
@@ -133,12 +133,12 @@ async def _test(options: argparse.Namespace) -> int:
             print(json.dumps(values))
             continue
         where = f"session {row.session_id}  call {row.call_id or '-'}"
-        print(escape_invisible(f"{format_time(row.at)}  {row.tool}  {one.before} -> {one.after_text}  {where}"))
-        print(escape_invisible(f"  by {one.after.rule} ({one.after.source}) {one.after.reason}".rstrip()))
+        print(escape_line(f"{format_time(row.at)}  {row.tool}  {one.before} -> {one.after_text}  {where}"))
+        print(escape_line(f"  by {one.after.rule} ({one.after.source}) {one.after.reason}".rstrip()))
         for line in one.lines:
-            print(escape_invisible(f"  {line}"))
+            print(escape_line(f"  {line}"))
     for reason, count in found.undecided.items():
-        print(escape_invisible(f"{count} not decided: {reason}"), file=sys.stderr)
+        print(escape_line(f"{count} not decided: {reason}"), file=sys.stderr)
     print(f"{found.decided} calls decided again, {len(found.changed)} would change", file=sys.stderr)
     if found.changed:
         return 1
@@ -159,7 +159,7 @@ async def open_tools(options: argparse.Namespace) -> AsyncGenerator[list[Tool[..
     async with connect(sources) as opened:
         for status in opened.status.values():
             if status.state != "connected":
-                print(f"{status.name} is {status.state}: {status.reason}", file=sys.stderr)
+                print(escape_line(f"{status.name} is {status.state}: {status.reason}"), file=sys.stderr)
         own = [tool for executor in executors for tool in executor.known_tools]
         yield [*own, *ToolRegistry([*tools, *opened.tools])]
 

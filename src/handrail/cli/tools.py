@@ -11,7 +11,7 @@ from handrail.authorize.policy_file import load_policy
 from handrail.cli.agent_file import load_agent_file
 from handrail.cli.policy import add_tool_options, open_tools
 from handrail.core.context import ToolContext
-from handrail.core.text import escape_invisible
+from handrail.core.text import escape_line
 from handrail.core.tool import Tool
 from handrail.core.values import ToolCall
 from handrail.define.lint import LintProblem, lint_tool
@@ -85,7 +85,7 @@ def _list(tools: list[Tool[..., Any]], *, as_json: bool) -> int:
             print(json.dumps(describe(tool), ensure_ascii=False))
             continue
         first = tool.description.strip().splitlines()[0] if tool.description.strip() else "(no description)"
-        print(escape_invisible(f"{tool.name}  {', '.join(list_flags(tool))}  {tool.source}  {first}"))
+        print(escape_line(f"{tool.name}  {', '.join(list_flags(tool))}  {tool.source}  {first}"))
     print(f"{len(tools)} tools", file=sys.stderr)
     return 0
 
@@ -120,7 +120,7 @@ def _show(registry: ToolRegistry, options: argparse.Namespace) -> int:
     definitions = FORMATS[options.format].tools([tool])
     print(json.dumps(list(definitions), indent=2, ensure_ascii=False))
     for note in (*definitions.notes, *definitions.skipped):
-        print(escape_invisible(f"{note.tool}: {note.text}"), file=sys.stderr)
+        print(escape_line(f"{note.tool}: {note.text}"), file=sys.stderr)
     return 1 if definitions.skipped else 0
 
 
@@ -159,6 +159,6 @@ def _lint(tools: list[Tool[..., Any]], *, as_json: bool) -> int:
         if as_json:
             print(json.dumps({"tool": problem.tool, "text": problem.text}, ensure_ascii=False))
         else:
-            print(escape_invisible(f"{problem.tool}: {problem.text}"))
+            print(escape_line(f"{problem.tool}: {problem.text}"))
     print(f"{len(tools)} tools, {len(problems)} notes", file=sys.stderr)
     return 1 if problems else 0

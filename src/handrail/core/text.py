@@ -143,8 +143,9 @@ def escape_special_tokens(text: str) -> str:
 
 
 _INVISIBLE: Final = LazyPattern(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u115f\u1160\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f"
-    "\ufe00-\ufe0f\ufeff\ufff9-\ufffb\ud800-\udfff]|[\U000e0000-\U000e0fff]"
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e"
+    "\u2060-\u206f\u2800\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\ud800-\udfff]"
+    "|[\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
 )
 """What a screen does not show, or shows in another order, and what a terminal would obey."""
 
@@ -152,6 +153,11 @@ _INVISIBLE: Final = LazyPattern(
 def escape_invisible(text: str) -> str:
     """A text for a person, with an escape such as `\\u202e` for whatever they would not see as it is."""
     return _INVISIBLE.compiled.sub(_escape, text)
+
+
+def escape_line(text: str) -> str:
+    """The same for one line of a list: a text of somebody else cannot begin a line of its own."""
+    return escape_invisible(text).replace("\n", "\\n").replace("\t", "\\t")
 
 
 def _escape(match: re.Match[str]) -> str:

@@ -18,6 +18,7 @@ from handrail.execute.scheduler import CallRef
 from handrail.execute.stored_calls import StoredCall, WorkItem, parse_work_id
 
 BuildContext = Callable[[WorkItem], ToolContext[Any] | Awaitable[ToolContext[Any]]]
+FindItemExecutor = Callable[[WorkItem], Awaitable[Executor]]
 
 _AWAY_DELAY: Final = 1.0
 """Seconds until a store or a delivery that is away is tried again."""
@@ -41,10 +42,19 @@ class Worker:
         executor: Has the tools, the policy and the store of the calls.
         context: Makes the context of a call from its `WorkItem`, with the `deps`, the `tenant` and the secrets of this
             process; its ids and its turn come from the stored call.
+        find_executor: Returns the executor of a call where not all have the same rules: one that was made by
+            `executor.with_tools`, such as that of the call's tenant.
         max_running: The most calls that it runs at the same time.
     """
 
-    def __init__(self, executor: Executor, *, context: BuildContext | None = None, max_running: int = 50) -> None:
+    def __init__(
+        self,
+        executor: Executor,
+        *,
+        context: BuildContext | None = None,
+        find_executor: FindItemExecutor | None = None,
+        max_running: int = 50,
+    ) -> None:
         if max_running < 1:
             raise ConfigError(f"max_running must be at least 1, got {max_running!r}.")
         self._executor = executor
@@ -52,6 +62,7 @@ class Worker:
         self._work = self._durable.work
         self._leases = self._durable.settlement.leases
         self._make_context = context
+        self._find_executor = find_executor
         self._max_running = max_running
         self._lease = executor.timeouts.lease
         self._round = min(max(self._lease / 6, _SHORTEST_ROUND), _LONGEST_ROUND)
@@ -170,6 +181,7 @@ class Worker:
     async def _run(self, item: WorkItem) -> float | None:
         try:
             context = await self._build_context(item)
+            executor = await self._choose_executor(item)
         except Exception:
             log.exception("the context of a stored call of %s could not be made; it is tried again", item.tool)
             return await self._release(item, "queued")
@@ -178,7 +190,7 @@ class Worker:
             return None
         stored = StoredCall(item=item)
         with self._durable.sender.relay(item, self._executor.subscribe) as finish:
-            result = await self._executor.run_stored(stored, context)
+            result = await executor.run_stored(stored, context)
             again = await self._conclude(stored, result)
             if again is None or (result.error is not None and result.error.code == "outcome_unknown"):
                 finish()
@@ -202,6 +214,15 @@ class Worker:
             turn=item.turn,
             wakes=item.wakes,
         )
+
+    async def _choose_executor(self, item: WorkItem) -> Executor:
+        """The executor whose rules a call is under now."""
+        if self._find_executor is None:
+            return self._executor
+        executor = await TimeBudget(self._executor.timeouts.overhead).run(self._find_executor(item))
+        if executor.has_tool(item.tool) and item.definition not in executor.durable_definitions:
+            raise ConfigError(f"find_executor must return an executor whose tool {item.tool!r} is that of the worker.")
+        return executor
 
     async def _conclude(self, stored: StoredCall, result: ToolResult) -> float | None:
         """Write what became of a call, unless its settlement did; when it has to be delivered again."""

@@ -2,7 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Generator
+from collections import deque
+from collections.abc import Awaitable, Callable, Generator, Sized
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -22,16 +23,18 @@ _MAX_MESSAGE_CHARS: Final = 500
 """Of a progress message: Postgres notifies with 8,000 bytes at most, and an encrypted text is longer."""
 _MAX_READ_CHARS: Final = 4 * _MAX_MESSAGE_CHARS
 """Of a message that is redacted before it is cut."""
-_MAX_WAITING: Final = 1_000
-"""Notices that wait to be sent, or to be handed to listeners; above it, progress is dropped, and nothing else."""
+_MAX_PROGRESS: Final = 1_000
+"""Reports of progress are dropped while so many notices wait to be sent, or to be handed to listeners: a call that
+reports without end takes no other call's end away."""
+_MAX_WAITING: Final = 20_000
+"""All others are dropped while so many wait."""
 _MAX_FOLLOWED: Final = 10_000
 """Calls that an executor follows; above it, the oldest are forgotten."""
 _SEND_TIMEOUT: Final = 5.0
 
 
-def _has_room(waiting: list[CallNotice], notice: CallNotice) -> bool:
-    """Whether a notice may wait behind these. A call has any amount of progress, and few notices of other kinds."""
-    return notice.kind != "progress" or len(waiting) < _MAX_WAITING
+def _is_dropped(notice: CallNotice, waiting: Sized) -> bool:
+    return len(waiting) >= (_MAX_PROGRESS if notice.kind == "progress" else _MAX_WAITING)
 
 
 class NoticeSender:
@@ -82,7 +85,7 @@ class NoticeSender:
                 return None
 
     def _put(self, notice: CallNotice) -> None:
-        if not _has_room(self._waiting, notice):
+        if _is_dropped(notice, self._waiting):
             return
         self._waiting.append(notice)
         if self._sending is None or self._sending.done():
@@ -129,7 +132,7 @@ class NoticeReceiver:
         self._events = events
         self._read_result = read_result
         self._followed: dict[CallRef, _Followed] = {}
-        self._waiting: list[CallNotice] = []
+        self._waiting: deque[CallNotice] = deque()
         self._handing: asyncio.Task[None] | None = None
 
     def can_hear(self, session_id: str) -> bool:
@@ -154,14 +157,14 @@ class NoticeReceiver:
         """A notice came."""
         # What this executor runs itself, its listeners have heard.
         is_new = notice.worker != self._owner and (notice.session_id, notice.call_id) in self._followed
-        if is_new and _has_room(self._waiting, notice):
+        if is_new and not _is_dropped(notice, self._waiting):
             self._waiting.append(notice)
             if self._handing is None or self._handing.done():
                 self._handing = asyncio.ensure_future(self._hand())
 
     async def _hand(self) -> None:
         while self._waiting:
-            notice = self._waiting.pop(0)
+            notice = self._waiting.popleft()
             try:
                 event = await self._build(notice)
             except Exception:

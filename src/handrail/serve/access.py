@@ -9,6 +9,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from handrail.core.text import encodable
 from handrail.store import SqlStore
 from handrail.store.api_keys import ApiKey
 
@@ -55,9 +56,8 @@ class Access:
         signed, _, signature = value.rpartition(".")
         key_id, _, rest = signed.partition(".")
         until = rest.partition(".")[0]
-        if not (
-            until.isascii() and until.isdecimal() and hmac.compare_digest(signature, self._sign("session", signed))
-        ):
+        expected = self._sign("session", signed).encode()
+        if not (until.isascii() and until.isdecimal() and hmac.compare_digest(encodable(signature).encode(), expected)):
             return None
         if time.time() >= int(until):
             return None

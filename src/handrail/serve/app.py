@@ -126,13 +126,18 @@ def build_app(
         pools.on_change = mcp.notify_tenant
     # No check of the host: a page of another site has no key to send.
     endpoint = mcp.server.streamable_http_app(streamable_http_path="/mcp", host="0.0.0.0")
+    sessions = import_with_sdk("handrail.serve.mcp_sessions").McpSessions(endpoint)
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncGenerator[None]:
         await executor.open()
         deleting = None if tenants is None else asyncio.create_task(Retention(store, tenants).run())
         watching = None if pools is None else asyncio.create_task(pools.watch(lambda: mcp.tenants))
-        working = None if not worker else Worker(executor, context=service.make_worker_context)
+        working = (
+            None
+            if not worker
+            else Worker(executor, context=service.make_worker_context, find_executor=service.get_executor)
+        )
         running = None if working is None else asyncio.create_task(working.run(), name="handrail:worker")
         try:
             async with endpoint.router.lifespan_context(endpoint):
@@ -154,7 +159,7 @@ def build_app(
     static = StaticFiles(packages=[("handrail.serve", "static")])
     return Starlette(
         routes=[
-            Route("/mcp", _AtRoot(McpGate(endpoint, access))),
+            Route("/mcp", _AtRoot(McpGate(sessions, access))),
             Mount("/static", static),
             *console.build_routes(),
             *ToolPages(console, service, held_tools=held_tools or dict).build_routes(),

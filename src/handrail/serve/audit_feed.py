@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import AsyncGenerator, Callable
 from typing import Final
 
@@ -11,6 +12,7 @@ from handrail.store import SqlStore
 from handrail.store.audit_rows import AuditRow
 
 MAX_STREAMS: Final = 500
+MAX_STREAMS_PER_TENANT: Final = 250
 _MAX_ROWS: Final = 500
 _MAX_WAITING: Final = 200
 """Rows that wait for one page; a page that does not read them misses the oldest."""
@@ -28,18 +30,22 @@ class AuditFeed:
         self._store = store
         self._interval = interval
         self._streams: dict[object, tuple[Callable[[AuditRow], bool], asyncio.Queue[AuditRow | None]]] = {}
+        self._by_tenant: Counter[str | None] = Counter()
         self._seen: dict[tuple[str, int], float] = {}
         self._task: asyncio.Task[None] | None = None
 
-    @property
-    def is_full(self) -> bool:
-        """Whether there is no room for another stream."""
-        return len(self._streams) >= MAX_STREAMS
+    def is_full(self, tenant_id: str | None) -> bool:
+        """Whether there is no room for another stream of a tenant, or of somebody who sees every tenant."""
+        is_own_full = tenant_id is not None and self._by_tenant[tenant_id] >= MAX_STREAMS_PER_TENANT
+        return is_own_full or len(self._streams) >= MAX_STREAMS
 
-    async def stream(self, wanted: Callable[[AuditRow], bool]) -> AsyncGenerator[AuditRow | None]:
+    async def stream(
+        self, wanted: Callable[[AuditRow], bool], *, tenant_id: str | None
+    ) -> AsyncGenerator[AuditRow | None]:
         """The rows that are wanted, as they come; None when there was none for a while."""
         token, queue = object(), asyncio.Queue[AuditRow | None](maxsize=_MAX_WAITING)
         self._streams[token] = (wanted, queue)
+        self._by_tenant[tenant_id] += 1
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._read(), name="handrail:audit-feed")
         try:
@@ -51,6 +57,9 @@ class AuditFeed:
                     yield None
         finally:
             self._streams.pop(token, None)
+            self._by_tenant[tenant_id] -= 1
+            if not self._by_tenant[tenant_id]:
+                del self._by_tenant[tenant_id]
 
     async def aclose(self) -> None:
         """Stop reading."""

@@ -43,7 +43,8 @@ class PastCall(Struct, frozen=True, kw_only=True):
         lines = [f"{self.tool}  {self.outcome}  (session {self.session_id}, call {self.call_id})"]
         for section in self.sections:
             lines.append(f"{section.title}:")
-            lines.extend(f"  {line}" for text in section.lines for line in text.splitlines() or [""])
+            # A text of somebody else cannot begin a line that looks like one of these.
+            lines.extend("  " + "\n      ".join(text.splitlines()) for text in section.lines)
         return "\n".join(lines)
 
 

@@ -22,7 +22,7 @@ from handrail.providers.messages import AssistantMessage, ToolMessage, UserMessa
 from handrail.providers.provider import TextDelta
 from handrail.serve.access import BrowserSession
 from handrail.serve.api.error_responses import ApiError, to_api_error
-from handrail.serve.api.key_scope import Service, scope_tenant_session
+from handrail.serve.api.key_scope import Service, clean, scope_tenant_session
 from handrail.serve.api.turns import Conversations, RunningTurn, can_resume
 from handrail.serve.console import Console
 from handrail.store.audit_rows import AuditRow
@@ -165,7 +165,7 @@ class ChatPages:
     async def _decide(self, session: BrowserSession, session_id: str, form: dict[str, str]) -> None:
         """Decide as the customer, whom the operator plays here; what an operator is asked is on the page Decide."""
         customer = name_customer(session)
-        approval = await self._store.approvals.get(form.get("token", "")[:200])
+        approval = await self._store.approvals.get(clean(form.get("token", "")))
         if approval is None or (approval.session_id, approval.customer_id) != (session_id, customer):
             raise ApprovalError("this token belongs to no open approval of this conversation.")
         if form.get("answer") == "yes":

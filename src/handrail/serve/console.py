@@ -357,7 +357,7 @@ class Console:
 
     async def _stream(self, request: Request, session: BrowserSession) -> Response:
         """Server-sent events: each is the row of a call that has ended."""
-        if self._feed.is_full:
+        if self._feed.is_full(session.key.tenant_id):
             return Response("too many pages are open", status_code=503, headers={"Retry-After": "30"})
         filters = CallFilters.from_query(request.query_params)
 
@@ -366,7 +366,7 @@ class Console:
 
         async def send() -> AsyncGenerator[str]:
             yield ": connected\n\n"
-            async with aclosing(self._feed.stream(is_wanted)) as rows:
+            async with aclosing(self._feed.stream(is_wanted, tenant_id=session.key.tenant_id)) as rows:
                 async for row in rows:
                     if await self._access.find_session(request.cookies) is None:  # Revoked while the page was open.
                         return

@@ -17,7 +17,7 @@ from handrail.core.values import Approval, ToolCall, ToolResult
 from handrail.errors import ApprovalError, ConfigError, StoreError, ToolError
 from handrail.execute.executor import Executor
 from handrail.serve.access import Access
-from handrail.serve.tenant_pools import TenantPool, TenantPools
+from handrail.serve.tenant_pools import DISABLED, TenantPool, TenantPools
 from handrail.sources.mcp.endpoint import McpRequest
 from handrail.store import SqlStore
 from handrail.store.api_keys import ApiKey
@@ -62,14 +62,14 @@ class McpGate:
             key = await self._access.find_bearer(headers)
         except StoreError:
             log.exception("the key of a client cannot be looked up")
-            await _refuse(send, 503, "The gateway cannot reach its database. Try again later.")
+            await refuse(send, 503, "The gateway cannot reach its database. Try again later.")
             return
         if key is None:
-            await _refuse(send, 401, "A key is needed: send `Authorization: Bearer hrk_…`.")
+            await refuse(send, 401, "A key is needed: send `Authorization: Bearer hrk_…`.")
             return
         if key.role != "caller":
             text = f"This key is for a person ({key.role}), and cannot call tools: create one with --role caller."
-            await _refuse(send, 403, text)
+            await refuse(send, 403, text)
             return
         delivery = ResponseDelivery()
         inner = {**scope, "state": {**scope.get("state", {}), "key": key, "delivery": delivery}}
@@ -156,8 +156,8 @@ class GatewayCalls:
         if not isinstance(key, ApiKey):  # Over stdio there is one client, which this person started.
             return ToolContext(session_id=f"mcp-stdio-{self._person}", customer_id=self._person, deps=self._deps)
         pool = await self._find_pool(request)
-        if pool is not None and pool.config is not None and not pool.config.enabled:
-            raise ToolError("This tenant is not enabled.", code="permission_denied")
+        if pool is not None and not pool.is_enabled:
+            raise ToolError(DISABLED, code="permission_denied")
         return ToolContext(
             session_id=f"mcp-{key.id}",
             tenant_id=key.tenant_id,
@@ -280,7 +280,8 @@ def _say_denied_by_policy(result: ToolResult) -> ToolResult:
     return structs.replace(result, error=structs.replace(error, message=f"{error.message} It is denied by policy."))
 
 
-async def _refuse(send: AsgiSend, status: int, text: str) -> None:
+async def refuse(send: AsgiSend, status: int, text: str) -> None:
+    """Answer a request that does not reach the endpoint."""
     body = text.encode()
     headers = [(b"content-type", b"text/plain; charset=utf-8"), (b"content-length", str(len(body)).encode())]
     if status == 401:

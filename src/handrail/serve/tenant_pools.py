@@ -20,6 +20,9 @@ from handrail.tenants.tool_builder import CALL_TOOL_NAMES, ToolBuilder
 from handrail.tenants.tool_sources import open_sources
 from handrail.tenants.trust import TenantTrust
 
+DISABLED: Final = "This tenant is not enabled."
+_GRACE_SECONDS: Final = 3_600.0
+"""For the calls of sources that were replaced; each has the timeout of its tool."""
 _CACHED_SECONDS: Final = 1.0
 """How long a revision is believed to be the newest."""
 _WATCH_SECONDS: Final = 5.0
@@ -32,6 +35,8 @@ class TenantPool(Struct, frozen=True, kw_only=True):
     executor: Executor
     config: TenantConfig | None
     """None for a tenant that has no configuration: its tools are those of all."""
+    is_enabled: bool = True
+    """False for a tenant that is turned off: its executor denies every call."""
     base: tuple[ToolRegistry, Policy]
     """The tools and the policy of all that it was built with."""
     secrets: Mapping[str, str] = {}
@@ -62,6 +67,8 @@ class TenantPools:
         self._locks: dict[str, asyncio.Lock] = {}
         self.on_change: Callable[[str], None] = lambda tenant_id: None
         """Called with a tenant's id when its calls have other tools, or other rules, than those before."""
+        self._closing: set[asyncio.Task[None]] = set()
+        """Of sources that a newer revision has replaced, while their last calls end."""
 
     async def get(self, tenant_id: str) -> TenantPool:
         """What a tenant's calls use now."""
@@ -82,6 +89,7 @@ class TenantPools:
         known = self._pools.get(tenant_id)
         try:
             cfg = await self.directory.get(tenant_id)
+            is_enabled = not await self.directory.is_removed(tenant_id) if cfg is None else cfg.enabled
         except StoreError:
             if known is None:
                 raise
@@ -91,14 +99,15 @@ class TenantPools:
             return self._keep(tenant_id, known, "", error)
         self._checked[tenant_id] = time.monotonic()
         version = "" if cfg is None else cfg.version
-        is_current = known is not None and self._is_current(tenant_id, known)
-        if known is not None and is_current and version in (known.version, self._refused.get(tenant_id)):
-            if known.version == version:
+        if known is not None and self._is_current(tenant_id, known):
+            if (known.version, known.is_enabled) == (version, is_enabled):
                 self.problems.pop(tenant_id, None)
-            return known
+                return known
+            if cfg is not None and version == self._refused.get(tenant_id):
+                return known
         try:
             self._changed.discard(tenant_id)
-            built = await self._build(cfg, known)
+            built = await self._build(cfg, known) if is_enabled else self._build_disabled(tenant_id, cfg)
         except HandrailError as error:
             return self._keep(tenant_id, known, version, error)
         self._pools[tenant_id] = built
@@ -107,7 +116,9 @@ class TenantPools:
         if known is not None and (known.config is not None or built.config is not None):
             self.on_change(tenant_id)
         if known is not None and known.sources is not None and known.sources is not built.sources:
-            await known.sources.aclose()
+            closing = asyncio.create_task(_close_replaced(known.sources), name="handrail:close-sources")
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)
         return built
 
     async def watch(self, list_tenants: Callable[[], Iterable[str | None]]) -> None:
@@ -135,7 +146,7 @@ class TenantPools:
         if cfg is None:
             return TenantPool(executor=self._executor, config=None, base=base)
         self.check(cfg)
-        if known is not None and known.version == cfg.version:
+        if known is not None and _can_keep_sources(known, cfg):
             sources = known.sources
         else:
             sources = await open_sources(cfg, self.trust)
@@ -153,6 +164,13 @@ class TenantPools:
         secrets = Secrets(self.trust.select_secrets(cfg))
         return TenantPool(executor=executor, config=cfg, base=base, secrets=secrets, sources=sources)
 
+    def _build_disabled(self, tenant_id: str, cfg: TenantConfig | None) -> TenantPool:
+        """What is left to a tenant that is turned off, also if the rest of its configuration cannot be used."""
+        rule = Rule.deny("*", reason=DISABLED, source=f"tenant:{tenant_id}")
+        executor = self._executor.with_tools(self._executor.registry, policy=Policy([rule]))
+        base = self._executor.registry, self._executor.policy
+        return TenantPool(executor=executor, config=cfg, is_enabled=False, base=base)
+
     def check(self, cfg: TenantConfig) -> None:
         """Raise `ConfigError` for a configuration that cannot be used: a wrong section, a rule that cannot apply, or
         something of the host that a tenant must not reach."""
@@ -162,8 +180,11 @@ class TenantPools:
 
     async def aclose(self) -> None:
         """Close the sources of all tenants."""
+        for closing in self._closing:  # Nobody waits for their calls any more.
+            closing.cancel()
         pools, self._pools = list(self._pools.values()), {}
         await asyncio.gather(*(pool.sources.aclose() for pool in pools if pool.sources is not None))
+        await asyncio.gather(*self._closing, return_exceptions=True)
 
 
 def _leave_out_call_tools(rules: Iterable[Rule]) -> Iterator[Rule]:
@@ -172,3 +193,25 @@ def _leave_out_call_tools(rules: Iterable[Rule]) -> Iterator[Rule]:
         kept = tuple(name for name in rule.tools if name not in CALL_TOOL_NAMES)
         if kept or not rule.tools:
             yield rule if kept == tuple(rule.tools) else structs.replace(rule, tools=kept)
+
+
+def _can_keep_sources(pool: TenantPool, cfg: TenantConfig) -> bool:
+    """Whether a new revision has the sources of the one before, and none of them has to be opened once more."""
+    if pool.config is None or not pool.is_enabled:
+        return False
+    if pool.version == cfg.version:
+        return True
+    names = ("mcp_servers", "openapi", "secrets")
+    is_same = all(getattr(pool.config, name) == getattr(cfg, name) for name in names)
+    return is_same and (pool.sources is None or all(one.state != "failed" for one in pool.sources.status.values()))
+
+
+async def _close_replaced(sources: Sources) -> None:
+    """Close sources that a newer revision has replaced, once their calls have ended: it applies to later ones only."""
+    try:
+        async with asyncio.timeout(_GRACE_SECONDS):
+            await sources.wait_idle()
+    except TimeoutError:
+        log.warning("a source that was replaced is closed while its calls are under way")
+    finally:
+        await sources.aclose()

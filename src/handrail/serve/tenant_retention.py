@@ -7,6 +7,7 @@ from typing import Final
 from handrail.core.log import log
 from handrail.errors import HandrailError
 from handrail.store import SqlStore
+from handrail.store.tenants import SqlTenants
 from handrail.tenants.directory import Tenants
 
 _DAY: Final = 86_400.0
@@ -31,10 +32,15 @@ class Retention:
         now = time.time() if now is None else now
         deleted = 0
         try:
-            for cfg in await self._tenants.list():
-                if cfg.retention_days is not None:
-                    before = now - cfg.retention_days * _DAY
-                    deleted += await self._store.purge(before=before, audit_before=before, tenant_id=cfg.tenant_id)
+            for tenant_id, days in (await self._list_days()).items():
+                before = now - days * _DAY
+                deleted += await self._store.purge(before=before, audit_before=before, tenant_id=tenant_id)
         except HandrailError:
             log.exception("what tenants do not keep any longer cannot be deleted now")
         return deleted
+
+    async def _list_days(self) -> dict[str, float]:
+        if isinstance(self._tenants, SqlTenants):
+            return await self._tenants.list_retention_days()
+        every = await self._tenants.list()
+        return {cfg.tenant_id: cfg.retention_days for cfg in every if cfg.retention_days is not None}

@@ -8,7 +8,7 @@ from typing import Any
 from handrail.core.log import log
 from handrail.core.tool import Tool
 from handrail.errors import ConfigError, shorten
-from handrail.sources.source import OpenSource, Source, SourceStatus
+from handrail.sources.source import CallingSource, OpenSource, Source, SourceStatus
 
 
 class Sources:
@@ -66,6 +66,12 @@ class Sources:
     def mark_failed(self, name: str, reason: str) -> None:
         """Show a source as failed."""
         self._open[name] = SourceStatus(name=name, state="failed", reason=reason)
+
+    async def wait_idle(self) -> None:
+        """Wait until no source has a call that closing it would cut off."""
+        for source in [*self._open.values()]:
+            if isinstance(source, CallingSource):
+                await source.wait_idle()
 
     async def aclose(self) -> None:
         """Close every source."""

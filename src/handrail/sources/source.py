@@ -1,7 +1,7 @@
 """What a source of tools is: it is opened once, and its tools may change while it is open."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from msgspec import Struct
 
@@ -43,6 +43,15 @@ class OpenSource(Protocol):
     def status(self) -> SourceStatus: ...
 
     async def aclose(self) -> None: ...
+
+
+@runtime_checkable
+class CallingSource(Protocol):
+    """What an open source also is, if closing it cuts off its calls."""
+
+    async def wait_idle(self) -> None:
+        """Wait until no call is under way."""
+        ...
 
 
 class Source(Protocol):

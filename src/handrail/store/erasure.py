@@ -17,6 +17,7 @@ from sqlalchemy import (
     bindparam,
     case,
     delete,
+    exists,
     func,
     literal_column,
     null,
@@ -107,8 +108,10 @@ async def erase_customer(
         # The ledger knows what was done; a parked call has lost its question.
         is_stored = (work.c.customer_id == customer_id) & (work.c.tenant_id == (tenant_id or ""))
         transaction.execute(delete(work).where(is_stored, work.c.state.in_(("done", "parked"))))
-        queued = select(func.count()).where(is_stored, work.c.state == "queued", work.c.attempts == 0)
-        erased["open_calls"] += transaction.fetch(queued)[0][0]
+        is_same_call = (ledger.c.session_id == work.c.session_id) & (ledger.c.call_id == work.c.call_id)
+        is_counted = exists().where(is_same_call, is_open)
+        waiting = select(func.count()).select_from(work).where(is_stored, ~is_counted)
+        erased["open_calls"] += transaction.fetch(waiting)[0][0]
         return erased | {"conversations": transaction.execute(delete(sessions).where(is_theirs(sessions)))}
 
     erased = await database.run(erase)

@@ -1,5 +1,6 @@
 """Tenants in SQL: every revision is kept, and the newest one applies to the next call of every process."""
 
+import json
 import time
 
 from msgspec import Struct
@@ -81,10 +82,25 @@ class SqlTenants:
             rows = await self._database.fetch(_ONE, {"of_tenant": tenant_id, "of_revision": revision})
         return None if not rows or rows[0][0] is None else _decode(rows[0][0], tenant_id)
 
+    async def is_removed(self, tenant_id: str) -> bool:
+        """Whether there was a tenant of this id, and it was turned off for good."""
+        rows = await self._database.fetch(_NEWEST, {"of_tenant": tenant_id})
+        return bool(rows) and rows[0][0] is None
+
     async def list(self) -> "list[TenantConfig]":
         """Every tenant, by id."""
         rows = await self._database.fetch(_ALL)
         return [_decode(config, tenant_id) for tenant_id, config in rows if config is not None]
+
+    async def list_retention_days(self) -> dict[str, float]:
+        """How long the rows of each tenant are kept, by the last configuration that it had: also of one that was
+        removed, and of one that is not valid any more."""
+        found: dict[str, float] = {}
+        for tenant_id, written in await self._database.fetch(_ALL_WRITTEN):
+            days = json.loads(written).get("retention_days")
+            if isinstance(days, int | float) and days > 0:
+                found[tenant_id] = days
+        return found
 
     async def history(self, tenant_id: str) -> "list[TenantRevision]":
         """What was saved of a tenant, the newest first."""
@@ -126,6 +142,16 @@ def _decode(written: bytes, tenant_id: str) -> TenantConfig:
 
 _of_tenant = table.c.tenant_id == bindparam("of_tenant")
 _newest = select(table.c.tenant_id, func.max(table.c.revision).label("revision")).group_by(table.c.tenant_id).subquery()
+_newest_written = (
+    select(table.c.tenant_id, func.max(table.c.revision).label("revision"))
+    .where(table.c.config.is_not(None))
+    .group_by(table.c.tenant_id)
+    .subquery()
+)
+_ALL_WRITTEN = select(table.c.tenant_id, table.c.config).join(
+    _newest_written,
+    (table.c.tenant_id == _newest_written.c.tenant_id) & (table.c.revision == _newest_written.c.revision),
+)
 _LAST = select(func.max(table.c.revision)).where(_of_tenant)
 _NEWEST = select(table.c.config).where(_of_tenant).order_by(table.c.revision.desc()).limit(1)
 _ONE = select(table.c.config).where(_of_tenant, table.c.revision == bindparam("of_revision"))

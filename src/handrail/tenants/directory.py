@@ -22,6 +22,10 @@ class Tenants(Protocol):
         """The tenant of this id."""
         ...
 
+    async def is_removed(self, tenant_id: str) -> bool:
+        """Whether there was a tenant of this id and it was removed: whoever has a key of it may call nothing."""
+        ...
+
     async def list(self) -> list[TenantConfig]:
         """Every tenant, by id."""
         ...
@@ -37,7 +41,16 @@ class TenantDirectory:
         as they were."""
         self._strict = True
         self._by_file: dict[str, TenantConfig] = {}
-        self._by_id, self._by_number = _index([(_check(tenant), "") for tenant in tenants])
+        self._by_id: dict[str, TenantConfig] = {}
+        self._by_number: dict[str, TenantConfig] = {}
+        self._removed: set[str] = set()
+        self._replace([(_check(tenant), "") for tenant in tenants])
+
+    def _replace(self, tenants: "list[tuple[TenantConfig, str]]") -> None:
+        """Make these the tenants, and remember which are not there any more."""
+        before = self._by_id.keys()
+        self._by_id, self._by_number = _index(tenants)
+        self._removed = (self._removed | before) - self._by_id.keys()
 
     @classmethod
     def from_files(cls, place: str | Path, *, strict: bool = True) -> Self:
@@ -74,20 +87,19 @@ class TenantDirectory:
                     read.append((known, str(path)))
             else:
                 read.append((cfg, str(path)))
-        self._by_id, self._by_number = _index(read)
+        self._replace(read)
         self._by_file = {file: tenant for tenant, file in read}
         self.problems = tuple(problems)
 
     def put(self, cfg: TenantConfig) -> None:
         """Add a tenant, or replace the one of its id."""
         others = [(tenant, "") for tenant in self._by_id.values() if tenant.tenant_id != cfg.tenant_id]
-        self._by_id, self._by_number = _index([*others, (_check(cfg), "")])
+        self._replace([*others, (_check(cfg), "")])
 
     def remove(self, tenant_id: str) -> bool:
-        """Forget a tenant; whether there was one."""
+        """Turn a tenant off for good, until it is put again; whether there was one."""
         known = tenant_id in self._by_id
-        kept = [(tenant, "") for tenant in self._by_id.values() if tenant.tenant_id != tenant_id]
-        self._by_id, self._by_number = _index(kept)
+        self._replace([(tenant, "") for tenant in self._by_id.values() if tenant.tenant_id != tenant_id])
         return known
 
     async def find(self, number: str) -> TenantConfig | None:
@@ -100,6 +112,10 @@ class TenantDirectory:
     async def get(self, tenant_id: str) -> TenantConfig | None:
         """The tenant of this id."""
         return self._by_id.get(tenant_id)
+
+    async def is_removed(self, tenant_id: str) -> bool:
+        """Whether there was a tenant of this id in this process, and it was removed."""
+        return tenant_id in self._removed
 
     async def list(self) -> "list[TenantConfig]":
         """Every tenant, by id."""

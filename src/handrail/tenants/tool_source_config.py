@@ -40,7 +40,7 @@ class McpServerConfig(Section):
             raise ValueError("must have either url or command")
         return _check_source(self)
 
-    def to_source(self, secrets: Mapping[str, str]) -> "handrail.sources.McpServer":
+    def to_source(self, secrets: Mapping[str, str], *, private_networks: bool = False) -> "handrail.sources.McpServer":
         """The server, with the tenant's secrets in its headers."""
 
         def resolve_headers(_: ToolContext[Any] | None) -> dict[str, str]:
@@ -54,6 +54,7 @@ class McpServerConfig(Section):
             bearer=_bind_secret(self.bearer, secrets),
             headers=resolve_headers if self.headers else {},
             trusted=self.trusted,
+            allow_private=private_networks,
             include=self.include,
             exclude=self.exclude,
             connect_timeout=self.connect_timeout,
@@ -86,7 +87,7 @@ class OpenApiConfig(Section):
             raise ValueError("url must be an http or https URL; a file is named by path")
         return _check_source(self)
 
-    def to_source(self, secrets: Mapping[str, str]) -> "handrail.sources.OpenApi":
+    def to_source(self, secrets: Mapping[str, str], *, private_networks: bool = False) -> "handrail.sources.OpenApi":
         """The document; its credentials are fetched for each request, from the tenant's secrets."""
         keys = self.api_key
         return handrail.sources.OpenApi(
@@ -100,7 +101,7 @@ class OpenApiConfig(Section):
             else _bind_secret(keys, secrets),
             include=self.include,
             exclude=self.exclude,
-            allow_private=self.allow_private,
+            allow_private=self.allow_private and private_networks,
         )
 
 

@@ -21,7 +21,7 @@ async def open_sources(cfg: TenantConfig, trust: TenantTrust) -> Sources | None:
         try:
             if problem := trust.find_problem(cfg, config):
                 raise ConfigError(problem)
-            await opened.open(config.to_source(secrets), secrets)
+            await opened.open(config.to_source(secrets, private_networks=trust.private_networks), secrets)
         except ConfigError as error:
             log.error("the source %s of the tenant %s cannot be used: %s", config.name, cfg.tenant_id, error.message)
             opened.mark_failed(config.name, error.message)

@@ -10,7 +10,7 @@ import pytest
 
 from handrail import ConfigError, Executor, ToolCall, ToolContext, ToolResult
 from handrail.sources import OpenApi
-from handrail.sources.openapi.network import find_address_problem
+from handrail.sources.addresses import find_address_problem
 from tests.sources.api_server import Reply, serving
 
 

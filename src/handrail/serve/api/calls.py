@@ -40,6 +40,8 @@ _SUBMIT_SECONDS: Final = 0.25
 
 CallText = Annotated[str, msgspec.Meta(min_length=1, max_length=_MAX_ID_CHARS)]
 ShortId = Annotated[str, Field(min_length=1, max_length=_MAX_ID_CHARS)]
+StoredSessionId = Annotated[str, Field(min_length=1, max_length=1_000)]
+"""A session as it is stored is longer than what a caller has named."""
 
 
 class CallRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -243,7 +245,7 @@ def build_router() -> APIRouter:
     )
     async def look_up(
         request: Request,
-        session_id: Annotated[str, Query(min_length=1, max_length=1_000)],
+        session_id: StoredSessionId,
         call_id: ShortId,
         wait: Annotated[float, Query(ge=0, le=MAX_APPROVAL_WAIT)] = 0,
         key: ApiKey = allow("caller", *READERS),
@@ -277,7 +279,7 @@ def build_router() -> APIRouter:
     @router.get("/calls/why", summary="Explain a past call", responses=errors | describe_errors(404))
     async def why(
         request: Request,
-        session_id: ShortId,
+        session_id: StoredSessionId,
         call_id: ShortId,
         tenant_id: ShortId | None = None,
         key: ApiKey = allow(*READERS),

@@ -15,6 +15,7 @@ from handrail.execute.executor import Executor
 from handrail.execute.stored_calls import WorkItem
 from handrail.serve.access import Access
 from handrail.serve.api.error_responses import ApiError, get_request_id
+from handrail.serve.tenant_pools import DISABLED, TenantPool, TenantPools
 from handrail.store import SqlStore
 from handrail.store.api_keys import ApiKey, Role
 from handrail.store.database import to_storable
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
     from handrail.phone.gateway import PhoneGateway
     from handrail.serve.api.turns import Conversations
-    from handrail.serve.tenant_pools import TenantPool, TenantPools
 
 _MAX_ID_CHARS: Final = 512
 
@@ -36,28 +36,28 @@ class Service(Struct, frozen=True, kw_only=True):
     store: SqlStore
     access: Access
     deps: Any = None
-    tenants: "TenantPools | None" = None
+    tenants: TenantPools | None = None
     phone: "PhoneGateway | None" = None
     registry: "CollectorRegistry | None" = None
     conversations: "Conversations | None" = None
 
-    async def get_executor(self, key: ApiKey) -> Executor:
-        """The executor of a key's tenant: the one of all, or one with the tenant's own tools and rules."""
-        pool = await self._find_pool(key)
+    async def get_executor(self, whose: ApiKey | WorkItem) -> Executor:
+        """The executor of a tenant, of a key or a stored call: that of all, or one with its own tools and rules."""
+        pool = await self._find_pool(whose.tenant_id)
         return self.executor if pool is None else pool.executor
 
-    async def _find_pool(self, key: ApiKey) -> "TenantPool | None":
-        if self.tenants is None or key.tenant_id is None:
+    async def _find_pool(self, tenant_id: str | None) -> TenantPool | None:
+        if self.tenants is None or tenant_id is None:
             return None
-        return await self.tenants.get(key.tenant_id)
+        return await self.tenants.get(tenant_id)
 
     async def make_context(
         self, key: ApiKey, *, session_id: str, customer_id: str | None, agent_id: str | None, turn: int
     ) -> ToolContext[Any]:
         """The context of a call: the tenant is the key's, and the session is one of that tenant, whatever it says."""
-        pool = await self._find_pool(key)
-        if pool is not None and pool.config is not None and not pool.config.enabled:
-            raise ApiError(403, "permission_denied", "This tenant is not enabled.")
+        pool = await self._find_pool(key.tenant_id)
+        if pool is not None and not pool.is_enabled:
+            raise ApiError(403, "permission_denied", DISABLED)
         return ToolContext(
             session_id=scope_session(key, session_id),
             tenant_id=key.tenant_id,
@@ -71,7 +71,7 @@ class Service(Struct, frozen=True, kw_only=True):
 
     async def make_worker_context(self, item: WorkItem) -> ToolContext[Any]:
         """The context of a stored call, with what this replica has of its tenant."""
-        pool = None if self.tenants is None or item.tenant_id is None else await self.tenants.get(item.tenant_id)
+        pool = await self._find_pool(item.tenant_id)
         return ToolContext(
             session_id=item.session_id,
             deps=self.deps,
@@ -102,8 +102,8 @@ def scope_session(key: ApiKey, session_id: str) -> str:
 
 def scope_tenant_session(tenant_id: str | None, session_id: str) -> str:
     """The session of a tenant as it is stored."""
-    prefix = _build_prefix(tenant_id)
-    return session_id if session_id.startswith(prefix) else prefix + to_storable(session_id)
+    prefix, name = _build_prefix(tenant_id), to_storable(session_id)
+    return name if name.startswith(prefix) else prefix + name
 
 
 def find_session_name(tenant_id: str | None, session_id: str) -> str | None:

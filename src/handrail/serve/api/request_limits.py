@@ -40,15 +40,17 @@ class ApiLimits(Struct, frozen=True, kw_only=True):
     """Seconds after which the turn of a conversation is interrupted."""
     max_turns: int = 200
     """Turns of conversations that run at once, in each replica."""
+    max_turns_per_tenant: int = 100
+    """How many of them may be one tenant's."""
 
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
             value: object = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
                 raise ConfigError(f"{name} must be more than 0, got {value!r}.")
-        for name, value in (("burst", self.burst), ("max_turns", self.max_turns)):
-            if value < 1:
-                raise ConfigError(f"{name} must be at least 1, got {value!r}.")
+        for name in ("burst", "max_turns", "max_turns_per_tenant"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} must be at least 1, got {getattr(self, name)!r}.")
 
 
 class KeyRates:

@@ -134,13 +134,16 @@ def build_router() -> APIRouter:
         """What is wrong with a configuration; nothing is saved."""
         service = get_service(request)
         try:
-            cfg = _read_config(service, body.config)
+            cfg = _read_config(body.config)
+            is_own = is_visible(key, cfg.tenant_id)
+            if is_own:  # What another tenant may refer to is not for this one to find out.
+                _check_config(service, cfg)
         except ApiError as error:
             problems = [f"{field}: {text}" for field, text in error.fields] or [error.message]
             return ValidationBody(valid=False, problems=problems, version=None)
         except ConfigError as error:
             return ValidationBody(valid=False, problems=[error.message], version=None)
-        if not is_visible(key, cfg.tenant_id):
+        if not is_own:
             raise ApiError(403, "permission_denied", "This key is of another tenant.")
         return ValidationBody(valid=True, problems=[], version=cfg.version)
 
@@ -174,9 +177,10 @@ def build_router() -> APIRouter:
         """Save a new revision, which applies to the next call in every replica. With `revision`, only if that is the
         newest one that is saved."""
         service, id = _require_store(request), _check_tenant(key, tenant_id)
-        cfg = _read_config(service, body.config)
+        cfg = _read_config(body.config)
         if cfg.tenant_id != id:
             raise ApiError(422, "invalid_arguments", "tenant_id of the configuration must be that of the address.")
+        _check_config(service, cfg)
         return await _save(service, request, key, cfg, revision)
 
     @router.get("/tenants/{tenant_id}/history", summary="List revisions", responses=found)
@@ -230,8 +234,8 @@ def _check_tenant(key: ApiKey, tenant_id: str) -> str:
     return clean(tenant_id)
 
 
-def _read_config(service: Service, given: dict[str, Any]) -> TenantConfig:
-    """A configuration that can be used, or an error with each field that is wrong."""
+def _read_config(given: dict[str, Any]) -> TenantConfig:
+    """A configuration whose fields are valid, or an error with each that is wrong."""
     try:
         text = json.dumps(given, allow_nan=False)
         if HIDDEN in json.dumps(given, ensure_ascii=False):
@@ -249,11 +253,11 @@ def _read_config(service: Service, given: dict[str, Any]) -> TenantConfig:
         raise ApiError(422, "invalid_arguments", f"The configuration is not valid. {listed}", fields=fields) from error
     except (ValueError, RecursionError) as error:
         raise ApiError(422, "invalid_arguments", f"The configuration cannot be read: {error}.") from error
-    _check_config(service, cfg)
     return cfg
 
 
 def _check_config(service: Service, cfg: TenantConfig) -> None:
+    """Raise `ConfigError` for what this service cannot use, or must not give to the tenant."""
     if service.tenants is not None:
         service.tenants.check(cfg)
 

@@ -3,8 +3,8 @@
 import asyncio
 import secrets
 from collections import deque
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Generator, Sequence
+from contextlib import aclosing, contextmanager
 from typing import Any, Final, TypeAlias
 
 from msgspec import Struct
@@ -160,6 +160,8 @@ class Conversations:
         self._store = store
         self._limits = limits
         self._running: dict[str, RunningTurn] = {}
+        self._starting: list[str | None] = []
+        """The tenants whose turns are being started."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_closing = False
 
@@ -185,13 +187,47 @@ class Conversations:
         """Start a turn with a message, or resume the last one without; it goes on whether or not anybody reads it.
 
         Without a customer in the context, it is the conversation's, or that of a new one. Raises `ApiError` if a turn
-        is running already, or if the conversation is not at the turn before the expected one.
+        is running already, if too many are, or if the conversation is not at the turn before the expected one.
         """
+        with self._admit(context.tenant_id):
+            return await self._start(
+                executor,
+                context,
+                message=message,
+                quoted=quoted,
+                expected_turn=expected_turn,
+                default_customer=default_customer,
+            )
+
+    @contextmanager
+    def _admit(self, tenant_id: str | None) -> Generator[None]:
+        """Count a turn that is being started, or raise `ApiError` if there are too many."""
         if self._is_closing:
             raise ApiError(503, "unavailable", "This replica is being stopped.", retryable=True)
-        if len(self._running) >= self._limits.max_turns:
-            text = f"{self._limits.max_turns} turns are running in this replica. Send it again."
-            raise ApiError(503, "unavailable", text, retryable=True, headers={"retry-after": "5"})
+        limits, after = self._limits, {"retry-after": "5"}
+        every = [*self._starting, *(turn.session.conversation.tenant_id for turn in self._running.values())]
+        if len(every) >= limits.max_turns:
+            text = f"{limits.max_turns} turns are running in this replica. Send it again."
+            raise ApiError(503, "unavailable", text, retryable=True, headers=after)
+        if every.count(tenant_id) >= limits.max_turns_per_tenant:
+            text = f"{limits.max_turns_per_tenant} turns of this tenant are running in this replica. Send it again."
+            raise ApiError(429, "rate_limited", text, retryable=True, headers=after)
+        self._starting.append(tenant_id)
+        try:
+            yield
+        finally:
+            self._starting.remove(tenant_id)
+
+    async def _start(
+        self,
+        executor: Executor,
+        context: ToolContext[Any],
+        *,
+        message: str | None,
+        quoted: Sequence[str],
+        expected_turn: int | None,
+        default_customer: str | None,
+    ) -> RunningTurn:
         session_id, owner = context.session_id, secrets.token_hex(8)
         if session_id in self._running or not await self._store.turns.acquire(
             session_id, owner=owner, lease=LEASE_SECONDS

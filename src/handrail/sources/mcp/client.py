@@ -70,6 +70,9 @@ class OpenMcpServer:
         self._first_attempt_done = asyncio.Event()
         """Set when the first attempt to connect has ended, either way."""
         self._task: asyncio.Task[None] | None = None
+        self._calls = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
 
     @property
     def tools(self) -> tuple[Tool[..., Any], ...]:
@@ -94,6 +97,10 @@ class OpenMcpServer:
         except asyncio.CancelledError:
             await self.aclose()
             raise
+
+    async def wait_idle(self) -> None:
+        """Wait until no call is under way."""
+        await self._idle.wait()
 
     async def aclose(self) -> None:
         """Close every connection, and end the processes."""
@@ -307,6 +314,18 @@ class OpenMcpServer:
     # Calls.
 
     async def _call(
+        self, name: str, read_only: bool, arguments: Mapping[str, Any], context: ToolContext[Any]
+    ) -> ToolResult:
+        self._calls += 1
+        self._idle.clear()
+        try:
+            return await self._send_call(name, read_only, arguments, context)
+        finally:
+            self._calls -= 1
+            if not self._calls:
+                self._idle.set()
+
+    async def _send_call(
         self, name: str, read_only: bool, arguments: Mapping[str, Any], context: ToolContext[Any]
     ) -> ToolResult:
         try:

@@ -190,6 +190,7 @@ class McpConnection:
                 auth=server.auth,
                 timeout=server.connect_timeout,
                 max_message_bytes=server.max_message_bytes,
+                allow_private=server.allow_private,
             )
             await stack.enter_async_context(http)
             transport = streamable_http_client(

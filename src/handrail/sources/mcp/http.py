@@ -1,15 +1,18 @@
 """The HTTP client of a connection: its headers, and a limit on what is read."""
 
+import asyncio
 import zlib
 from collections.abc import AsyncIterator, Mapping
 from typing import Any, Final
 
 import httpx2
 
+from handrail.sources.addresses import RequestNotSentError, resolve_host
 from handrail.sources.mcp.request_outcome import RequestTrace, current_trace
 
 _ENCODINGS: Final = ("identity", "gzip", "x-gzip", "deflate")
 _ENCODING_HEADERS: Final = ("content-encoding", "content-length")
+_PORTS: Final = {"http": 80, "https": 443}
 _PIECE: Final = 65_536
 """How many bytes are decompressed at once."""
 _UNSENT: Final = (
@@ -22,15 +25,61 @@ _UNSENT: Final = (
 
 
 def make_client(
-    url: str, headers: Mapping[str, str], *, auth: httpx2.Auth | None, timeout: float, max_message_bytes: int
+    url: str,
+    headers: Mapping[str, str],
+    *,
+    auth: httpx2.Auth | None,
+    timeout: float,
+    max_message_bytes: int,
+    allow_private: bool = True,
 ) -> httpx2.AsyncClient:
     """A client for one connection."""
+    inner: httpx2.AsyncBaseTransport = httpx2.AsyncHTTPTransport()
     return httpx2.AsyncClient(
         headers={"Accept-Encoding": "gzip, deflate", **headers},
         auth=auth,
         timeout=httpx2.Timeout(timeout, read=None),  # How long an answer may take is for the caller to say.
-        transport=_CarefulTransport(httpx2.AsyncHTTPTransport(), httpx2.URL(url), max_message_bytes),
+        transport=_CarefulTransport(
+            inner if allow_private else _PublicTransport(inner, timeout), httpx2.URL(url), max_message_bytes
+        ),
     )
+
+
+class _PublicTransport(httpx2.AsyncBaseTransport):
+    """Connects to the very address that was checked, so that a name cannot lead into a private network."""
+
+    def __init__(self, inner: httpx2.AsyncBaseTransport, timeout: float) -> None:
+        self._inner = inner
+        self._timeout = timeout
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        url = request.url
+        try:
+            async with asyncio.timeout(self._timeout):
+                found = await resolve_host(url.host, url.port or _PORTS.get(url.scheme, 0), allow_private=False)
+        except TimeoutError as error:
+            raise httpx2.ConnectTimeout("no address in time", request=request) from error
+        except RequestNotSentError as error:
+            raise httpx2.ConnectError(str(error), request=request) from error
+        for address in found[:-1]:
+            try:
+                return await self._send(request, address)
+            except (httpx2.ConnectError, httpx2.ConnectTimeout):
+                continue
+        return await self._send(request, found[-1])
+
+    async def _send(self, request: httpx2.Request, address: str) -> httpx2.Response:
+        # The certificate is that of the name, and so are the headers.
+        extensions = {**request.extensions, "sni_hostname": request.url.host}
+        url = request.url.copy_with(host=address)
+        assert isinstance(request.stream, httpx2.AsyncByteStream)
+        sent = httpx2.Request(
+            request.method, url, headers=request.headers, stream=request.stream, extensions=extensions
+        )
+        return await self._inner.handle_async_request(sent)
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
 
 
 class _CarefulTransport(httpx2.AsyncBaseTransport):

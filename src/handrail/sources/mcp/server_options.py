@@ -4,8 +4,10 @@ import asyncio
 import hashlib
 import ipaddress
 import re
+import socket
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -138,6 +140,9 @@ class McpServer:
     errors: Literal["nothing_happened", "unknown"] = "nothing_happened"
     """What it means that a consequential call ends with an error that the server reports: that nothing happened, so
     that it may be tried again; or that nobody knows, for a server whose tools can fail after they took effect."""
+    allow_private: bool = True
+    """Whether the host of `url` may be this machine or in a private network. With `False` the addresses that the name
+    leads to are checked whenever it is connected to."""
     include: Sequence[str] | None = None
     """Only these of its tools, by the server's own names or globs."""
     exclude: Sequence[str] = ()
@@ -200,10 +205,12 @@ class McpServer:
 
 def is_private_host(host: str) -> bool:
     """Whether a host is this machine or one of a private network, by its address or its name."""
+    name = host.rstrip(".").lower()
     try:
-        return not ipaddress.ip_address(host).is_global
+        return not ipaddress.ip_address(name).is_global
     except ValueError:
-        name = host.rstrip(".").lower()
+        with suppress(OSError, UnicodeError):  # A resolver takes `127.1` and `0x7f.1` for addresses, too.
+            return not ipaddress.ip_address(socket.inet_aton(name)).is_global
         return "." not in name or name.endswith((".localhost", ".local", ".internal", ".lan", ".home.arpa"))
 
 

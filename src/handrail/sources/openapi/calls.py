@@ -19,14 +19,9 @@ from handrail.core.media import MediaPart, to_mime_type
 from handrail.core.text import compact_json
 from handrail.core.values import ToolResult
 from handrail.errors import ConfigError, InvalidArgumentsError, ToolError
+from handrail.sources.addresses import RequestNotSentError
 from handrail.sources.openapi.credentials import Credentials, RequestCredentials
-from handrail.sources.openapi.network import (
-    ConnectionLostError,
-    HttpClient,
-    HttpRequest,
-    HttpResponse,
-    RequestNotSentError,
-)
+from handrail.sources.openapi.network import ConnectionLostError, HttpClient, HttpRequest, HttpResponse
 from handrail.sources.openapi.operations import Body, Operation
 from handrail.sources.openapi.pagination import NextPage, Page, Pagination, find_next_link, read_pages
 from handrail.sources.openapi.styles import (

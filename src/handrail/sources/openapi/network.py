@@ -1,8 +1,6 @@
 """HTTP to servers that a document names: bounded, without redirects of its own, and never into a private network."""
 
 import asyncio
-import ipaddress
-import socket
 import ssl
 import zlib
 from collections.abc import Iterable, Mapping
@@ -14,26 +12,12 @@ from weakref import WeakKeyDictionary
 from msgspec import Struct
 
 from handrail.errors import MissingExtraError
+from handrail.sources.addresses import AddressRefusedError, RequestNotSentError, resolve_host
 
 if TYPE_CHECKING:
     import httpcore2
 
 CONNECT_TIMEOUT: Final = 10.0
-_METADATA: Final = frozenset(
-    ipaddress.ip_address(item) for item in ("168.63.129.16", "100.100.100.200", "fd00:ec2::254", "fd20:ce::254")
-)
-"""Where clouds tell a machine its credentials, beside the link-local addresses; never asked, whatever is allowed."""
-_EMBEDS_IPV4: Final = (ipaddress.IPv6Network("64:ff9b::/96"), ipaddress.IPv6Network("64:ff9b:1::/48"))
-
-NetworkAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
-
-
-class RequestNotSentError(Exception):
-    """Nothing was sent: the server cannot have done anything. The text is the reason."""
-
-
-class AddressRefusedError(RequestNotSentError):
-    """The address is one that must not be asked."""
 
 
 class ConnectionLostError(Exception):
@@ -184,43 +168,6 @@ def check_url(url: str) -> SplitResult:
     if parts.username is not None or not url.isascii():
         raise AddressRefusedError("a URL with credentials or with characters outside ASCII is not asked")
     return parts
-
-
-def find_address_problem(text: str, *, allow_private: bool) -> str | None:
-    """Why an address must not be asked, or None."""
-    address = _unwrap_ipv4(ipaddress.ip_address(text.partition("%")[0]))
-    if address.is_link_local or address in _METADATA:
-        return f"{address} is an address of this machine's cloud, which is never asked"
-    if address.is_multicast or address.is_unspecified or (address.is_reserved and not address.is_loopback):
-        return f"{address} is not the address of a server"
-    if not allow_private and not address.is_global:
-        return f"{address} is in a private network; allow_private=True allows that"
-    return None
-
-
-def _unwrap_ipv4(address: NetworkAddress) -> NetworkAddress:
-    """An IPv4 address that is written inside an IPv6 one, as itself."""
-    if isinstance(address, ipaddress.IPv4Address):
-        return address
-    inner = address.ipv4_mapped or address.sixtofour or (address.teredo[1] if address.teredo else None)
-    if inner is None and any(address in network for network in _EMBEDS_IPV4):
-        inner = ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
-    return inner or address
-
-
-async def resolve_host(host: str, port: int, *, allow_private: bool) -> list[str]:
-    """The addresses of a host. All of them must be allowed: what is checked here is what is connected to."""
-    try:
-        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError) as error:
-        raise RequestNotSentError(f"{host} has no address") from error
-    addresses = list(dict.fromkeys(str(item[4][0]) for item in found))
-    for address in addresses:
-        if problem := find_address_problem(address, allow_private=allow_private):
-            raise AddressRefusedError(f"{host} is refused: {problem}")
-    if not addresses:
-        raise RequestNotSentError(f"{host} has no address")
-    return addresses
 
 
 def _import_httpcore() -> Any:

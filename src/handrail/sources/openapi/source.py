@@ -13,6 +13,7 @@ from handrail.define.options import NamedToolOptions, normalize_options
 from handrail.errors import ConfigError, SourceError, ToolDefinitionError, shorten
 from handrail.schema.json_schema_arguments import build_from_checked_schema
 from handrail.schema.validation_cost import MAX_CHECKS, is_explosive
+from handrail.sources.addresses import AddressRefusedError, RequestNotSentError, find_address_problem
 from handrail.sources.openapi.calls import OperationCall
 from handrail.sources.openapi.credentials import Credentials
 from handrail.sources.openapi.document import (
@@ -23,15 +24,7 @@ from handrail.sources.openapi.document import (
     open_document,
     read_file,
 )
-from handrail.sources.openapi.network import (
-    AddressRefusedError,
-    ConnectionLostError,
-    HttpClient,
-    HttpRequest,
-    RequestNotSentError,
-    check_url,
-    find_address_problem,
-)
+from handrail.sources.openapi.network import ConnectionLostError, HttpClient, HttpRequest, check_url
 from handrail.sources.openapi.operation_list import OperationEntry, choose_entries, list_entries, parse_selector
 from handrail.sources.openapi.operations import Operation, OperationCompiler
 from handrail.sources.openapi.pagination import Pagination
