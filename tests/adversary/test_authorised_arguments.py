@@ -156,6 +156,17 @@ async def test_the_model_is_told_which_arguments_of_the_approver_ran(read_only: 
     assert (await executor.run(call("send", "c-2", text="x", password="y"), at())).for_model() == "sent x"
 
 
+async def test_nobody_is_told_of_changes_if_the_approver_passes_the_arguments_as_they_are(kept: dict[str, Any]) -> None:
+    bank = Bank()
+    executor = Executor([bank.pay], policy=ASK_OPERATOR, **kept)
+    asked = await executor.run(pay(), at())
+    await approve(executor, asked, amount=500, invoice="R-1")
+    await approve(executor, asked, amount=500, invoice="R-1")  # It was sent twice.
+
+    assert (await executor.run(pay(), at())).for_model() == "Paid 500 for R-1."
+    assert bank.paid == [("R-1", 500)]
+
+
 async def test_a_host_runs_the_arguments_that_a_hook_made_and_the_policy_judged() -> None:
     ran: list[Any] = []
     policy = Policy([Rule.deny("pay", where={"amount": {"above": 10}}), Rule.allow("pay")])

@@ -157,6 +157,49 @@ async def test_an_executor_follows_its_sources_and_your_own_tools_win() -> None:
     assert executor.registry.names == ("third", "mine")
 
 
+async def test_a_replaced_policy_decides_in_snapshots_too_and_in_no_executor_of_its_own() -> None:
+    executor = Executor([make("act", "done")], policy=ALLOW)
+    heard: list[str] = []
+    executor.subscribe_tools(lambda: heard.append("changed"))
+    turn = executor.snapshot()
+    inner, tenant = turn.snapshot(), turn.with_tools([make("act", "theirs")], policy=ALLOW)
+    more = executor.register("more", make("x", "more"))
+    executor.replace_tools([make("other", "other")])
+    stop = Policy([Rule.deny("*", reason="Stop.")])
+    executor.replace_policy(stop)
+
+    for snapshot in (turn, inner):
+        assert (snapshot.policy, snapshot.registry.names) == (stop, ("act",))
+        result = await snapshot.run(call("act"), CONTEXT)
+        assert result.error is not None
+        assert result.error.code == "permission_denied"
+    assert (await tenant.run(call("act", id="c-2"), CONTEXT)).output == "theirs"
+    assert (await more.run(ToolCall(id="c-3", name="act", arguments_json='{"n": 1}'), CONTEXT)).output == "done"
+    assert heard == ["changed", "changed"]  # By the new tools and the new policy, once each.
+
+
+async def test_an_emergency_stop_reaches_a_turn_that_runs() -> None:
+    paid: list[str] = []
+
+    @tool(read_only=True)
+    async def look() -> str:
+        """Look."""
+        executor.replace_policy(Policy([Rule.deny("*", reason="Stop.")]))
+        return "seen"
+
+    @tool
+    async def pay() -> str:
+        """Pay."""
+        paid.append("paid")
+        return "paid"
+
+    executor = Executor([look, pay], policy=ALLOW)
+    provider = ScriptedProvider([tool_calls(("look", {})), tool_calls(("pay", {})), "It was stopped."])
+    result = await ChatSession(provider, executor, context=CONTEXT).send("Look, then pay.")
+
+    assert (result.text, paid) == ("It was stopped.", [])
+
+
 def test_who_does_not_listen_any_more_is_not_called_and_a_source_that_is_gone_is_not_followed() -> None:
     source, changes = Source(make("far", "1")), list[str]()
     executor = Executor([source], policy=ALLOW)

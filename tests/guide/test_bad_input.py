@@ -1,16 +1,18 @@
 """Bad definitions are errors that name what is wrong; bad judges are insights, and never a call."""
 
 import asyncio
+import contextlib
 import time
+from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 
 from handrail import Agent, ConfigError, Executor, Guideline, Policy, Rule, ToolNotFoundError, tool
 from handrail.chat import FileSessionStore
 from handrail.errors import ProviderDownError
-from handrail.guide import Draft, GuidelineMatch, GuideSettings, Plan, ScriptedJudge, ToolVerdict
+from handrail.guide import Draft, GuidelineMatch, GuideSettings, ParameterOptions, Plan, ScriptedJudge, ToolVerdict
 from handrail.guide.judges.provider import render_reply_request
 from tests.guide.kit import (
     SEND_500,
@@ -24,6 +26,7 @@ from tests.guide.kit import (
     scripted,
     transfer_money,
 )
+from tests.warped import warped
 
 
 @pytest.mark.proves("GC-05")
@@ -193,6 +196,59 @@ async def test_a_judge_that_cancels_itself_does_not_cancel_the_turn() -> None:
     assert (await open_session(agent).send("Hi.")).text == "Hello."
 
 
+async def swallow() -> None:
+    """Goes on when it is cancelled; it ends with the loop."""
+    with contextlib.suppress(asyncio.CancelledError):
+        await asyncio.Event().wait()
+    await asyncio.Event().wait()
+
+
+class Odd(BaseException):
+    pass
+
+
+ODD = [asyncio.CancelledError(), SystemExit(3), GeneratorExit(), Odd(), BaseExceptionGroup("odd", [Odd()]), swallow]
+
+
+@pytest.mark.parametrize(
+    ("where", "failure"),
+    [
+        *product(("matches", "on_match", "variable", "retriever", "choices", "adapter"), ODD),
+        *product(("judge",), (ODD[0], swallow)),
+    ],
+    ids=lambda one: one if isinstance(one, str) else getattr(one, "__name__", type(one).__name__),
+)
+@warped
+async def test_no_function_of_the_developer_ends_a_turn_or_keeps_it_waiting(where: str, failure: Any) -> None:
+    async def fail(*_: Any) -> Any:
+        if failure is swallow:
+            await swallow()
+        raise failure
+
+    class OddJudge(ScriptedJudge):
+        async def plan(self, request: Any) -> Plan:
+            return await fail()
+
+    options: dict[str, Any] = {where: fail} if where in ("choices", "adapter") else {}
+
+    @tool(read_only=True)
+    async def pick(color: Annotated[str, ParameterOptions(**options)]) -> str:
+        """Pick."""
+        return color
+
+    plans, replies = [plan(["g1"], needs("pick", {"color": "red"}))] * 3, ["Well."] * 3
+    agent = agent_with(OddJudge(plans, replies) if where == "judge" else ScriptedJudge(plans, replies), [pick])
+    guideline: dict[str, Any] = {where: fail} if where in ("matches", "on_match") else {}
+    await agent.create_guideline("Customer picks", tools=[pick], **guideline)
+    if where == "variable":
+        await agent.create_variable("odd", read=fail)
+    elif where == "retriever":
+        agent.retriever(fail)
+    result = await open_session(agent).send("Red.")
+
+    assert (result.stop_reason, result.text) == ("completed", "Well.")
+
+
 async def test_a_provider_that_is_down_raises_and_the_turn_can_be_resumed() -> None:
     class Down(ScriptedJudge):
         async def plan(self, request: Any) -> Plan:
@@ -314,10 +370,6 @@ async def test_a_judge_without_a_provider_has_no_model_to_ask() -> None:
 
 
 async def test_variables_that_cannot_be_read_and_choices_that_fail_do_not_end_the_turn() -> None:
-    from typing import Annotated
-
-    from handrail.guide import ParameterOptions
-
     def broken(context: Any) -> Any:
         raise RuntimeError("boom")
 

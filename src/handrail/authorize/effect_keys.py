@@ -171,8 +171,11 @@ def compute_key(
     key: tuple[str, ...] | KeyOf, tool: Tool[..., Any], call: ToolCall, value: Any, arguments: dict[str, Any]
 ) -> str:
     """The value of a tool's `key` or `lock_key`, as canonical JSON; it is computed from all arguments."""
-    # A function of the developer gets a copy: what it changed would be decided about, and shown, but would not run.
-    compute = (lambda given: key(copy_json(given))) if callable(key) else _select(key)
+
+    def compute(given: dict[str, Any]) -> object:
+        # A function of the developer gets a copy: what it changed would be decided about, and shown, but not run.
+        return key(copy_json(given)) if callable(key) else _select(key)(given)
+
     text = canonical_json(compute(arguments))
     if _MASK in text:  # A secret as JSON: two secrets would have one key.
         text = canonical_json(compute({**arguments, **from_json(write_arguments(tool, call, value, arguments)[0])}))

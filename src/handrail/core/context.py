@@ -20,7 +20,8 @@ class ToolContext(Struct, Generic[DepsT], frozen=True, kw_only=True):
     """The context of a tool call: session, customer, turn, and what its handler may use."""
 
     session_id: str
-    """The conversation or the phone call."""
+    """The conversation or the phone call. A new one needs an id of its own: in an old one, a call whose id was used
+    before gets the result that it had then."""
     tenant_id: str | None = None
     """The company that is served; rules can name it, and effects of two tenants are never the same."""
     agent_id: str | None = None

@@ -132,7 +132,6 @@ class Executor:
         self._hooks = parts.hooks
         self._max_argument_chars = limits.max_argument_chars
         self._running = parts.running
-        self._policy = policy
         self._effects = EffectRunner(parts, warns_without_customer=scope is None)
         self._reads = ReadRunner(parts)
         self._preparation = CallPreparation(parts, self._effects)
@@ -202,17 +201,16 @@ class Executor:
         self._pool.replace_tools(tools)
 
     def replace_policy(self, policy: Policy) -> None:
-        """Replace the policy: every call that is decided from now on is decided by it.
+        """Replace the policy: every call that is decided from now on is decided by it, in running turns, too.
 
         Raises `ConfigError` if a rule can never apply to the tools, and all tools are known; the policy stays then.
         """
         self._pool.replace_policy(policy)
-        self._policy = policy
 
     @property
     def policy(self) -> Policy:
         """The policy that decides now."""
-        return self._policy
+        return self._pool.policy
 
     def with_tools(self, tools: ToolRegistry | Iterable[object], *, policy: Policy) -> Self:
         """A new executor with other tools and another policy, such as those of one tenant; this one stays as it is.
@@ -222,7 +220,6 @@ class Executor:
         """
         other = copy.copy(self)
         other._pool = self._pool.with_tools(tools, policy=policy)
-        other._policy = policy
         return other
 
     def with_store(self, store: Store | str) -> Self:
@@ -235,7 +232,7 @@ class Executor:
         if not self.has_replaceable_store:
             raise ConfigError("this executor has a store of its own: build one with the other store.")
         other = copy.copy(self)
-        Executor.__init__(other, self._pool.tools, policy=self._policy, store=store, **self._options)
+        Executor.__init__(other, self._pool.tools, policy=self.policy, store=store, **self._options)
         return other
 
     @property
@@ -277,7 +274,8 @@ class Executor:
         return self._pool.subscribe(listener)
 
     def snapshot(self) -> Self:
-        """An executor with the current tools, unaffected by later replacements; everything else is shared."""
+        """An executor with the current tools, unaffected by later replacements; everything else is shared, the policy,
+        too."""
         other = copy.copy(self)
         other._pool = self._pool.snapshot()
         return other
@@ -293,7 +291,7 @@ class Executor:
 
     def __repr__(self) -> str:
         names = join_names([tool.name for tool in self._pool.known_tools])
-        return f"Executor([{names}], policy={self._policy!r}, ledger={type(self._parts.ledger).__name__})"
+        return f"Executor([{names}], policy={self.policy!r}, ledger={type(self._parts.ledger).__name__})"
 
     # Running.
 

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
+from weakref import WeakSet
 
 from handrail.authorize.from_sources import to_source_tool
 from handrail.authorize.policy import CompiledPolicy, Policy, PolicyProblem
@@ -318,6 +319,8 @@ class ToolPool:
         self.diagnostics: tuple[str, ...] = ()
         self._unsubscribe: list[Callable[[], None]] = []
         self._listeners: dict[object, Callable[[], None]] = {}
+        self._snapshots: WeakSet[ToolPool] = WeakSet()
+        """Pools that keep the tools that this one had, and follow its policy."""
         self.replace_tools(tools)
         if self._tools and not self.is_open:
             self._refuse_diagnostics()
@@ -340,6 +343,11 @@ class ToolPool:
             max_output_chars=self._max_output_chars,
             max_media_bytes=self._max_media_bytes,
         )
+
+    @property
+    def policy(self) -> Policy:
+        """The policy that decides about its tools now."""
+        return self._policy
 
     @property
     def tools(self) -> tuple[object, ...]:
@@ -442,6 +450,14 @@ class ToolPool:
         self.compiled = {}
         self.host_tools.forget()
         self._set_registry(self.registry)
+        self._update_snapshots()
+
+    def _update_snapshots(self) -> None:
+        """Decide by the policy of this pool in its snapshots, too: turns and phone calls that are under way."""
+        for other in tuple(self._snapshots):
+            other._policy, other.sources = self._policy, self.sources
+            other.compiled = {name: other._compile(compiled.tool) for name, compiled in other.compiled.items()}
+            other._update_snapshots()
 
     def _on_source_change(self) -> None:
         """Rebuild the pool from the sources' current tools."""
@@ -486,8 +502,12 @@ class ToolPool:
         return unsubscribe
 
     def snapshot(self) -> Self:
-        """A pool with the current tools, unaffected by later replacements."""
-        return copy.copy(self)
+        """A pool with the current tools, unaffected by later replacements of tools; the policy is always that of this
+        pool."""
+        other = copy.copy(self)
+        other._snapshots = WeakSet()
+        self._snapshots.add(other)
+        return other
 
     def register(self, name: str, function: object) -> Self:
         """A new pool that also has this tool, under this name; this one stays as it is."""
@@ -498,7 +518,7 @@ class ToolPool:
         added = added if added.name == name else replace(added, name=name)
         self.registry.register(added)  # Refuses a name that is taken.
         other = copy.copy(self)
-        other._unsubscribe, other._listeners = [], {}
+        other._unsubscribe, other._listeners, other._snapshots = [], {}, WeakSet()
         other.replace_tools([*self._tools, added])
         return other
 
@@ -508,6 +528,7 @@ class ToolPool:
         other._policy = policy
         other.sources = policy.sources
         other._unsubscribe, other._listeners, other._host_schemas = [], {}, {}
+        other._snapshots = WeakSet()
         other.compiled = {}
         other.host_tools = self.host_tools.copy_for(compile_tool=other._compile, on_new_tool=other._on_host_tool)
         other.replace_tools(tools)

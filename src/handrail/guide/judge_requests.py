@@ -1,7 +1,6 @@
 """Asks the judge: reads what its requests contain, sends them with a timeout, and again if a response is malformed."""
 
 import asyncio
-import inspect
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
 from datetime import datetime
@@ -13,11 +12,12 @@ from handrail.chat.turn import TurnState
 from handrail.core.context import ToolContext
 from handrail.core.log import log
 from handrail.core.text import compact_json
+from handrail.core.time_budget import TimeBudget
 from handrail.core.value_mentions import contains_words
-from handrail.errors import BadResponseError, ConfigError, ProviderError, RefusalError, shorten
+from handrail.errors import BadResponseError, ConfigError, ProviderError, RefusalError, must_propagate, shorten
 from handrail.guide.compiled_agent import Guide, Retriever, Variable
 from handrail.guide.evidence import EvidenceSources
-from handrail.guide.parameters import GuidedTool, add_choices, resolve_choices
+from handrail.guide.parameters import GuidedTool, add_choices, call_function, resolve_choices
 from handrail.guide.values import CandidateTool, Draft, Guideline, GuidelineMatch, Judge, Plan, PlanRequest, ToolVerdict
 from handrail.guide.verdicts import MalformedResponse, check_plan
 from handrail.providers.messages import Message, ToolMessage, UserMessage
@@ -95,8 +95,7 @@ class JudgeClient:
         response: Any = None
         failed: str | None = "interrupted"
         try:
-            async with asyncio.timeout(self._timeout):
-                response = await send(error)
+            response = await TimeBudget(self._timeout).run(send(error))
             failed = "bad_response"
             outcome = _Outcome(check(response))
             failed = None
@@ -112,9 +111,8 @@ class JudgeClient:
             failed = problem.code
             self.is_refused = self.is_refused or isinstance(problem, RefusalError)
             raise
-        except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
+        except asyncio.CancelledError as problem:
+            if must_propagate(problem):
                 raise
             return _Outcome(error="the judge cancelled itself", final=True)
         except Exception as problem:  # a judge is the developer's code: the turn continues without it
@@ -135,7 +133,6 @@ def read_local_time() -> datetime:
     return datetime.now().astimezone()
 
 
-_READ_TIMEOUT: Final = 10.0
 _MAX_RETRIEVED: Final = 10_000
 """The most characters of what one retriever found."""
 
@@ -240,13 +237,6 @@ async def _find_text(retriever: Retriever, context: ToolContext[Any]) -> str | N
         log.error("the retriever %s failed", retriever.name, exc_info=error)
         return None
     return text[:_MAX_RETRIEVED]
-
-
-async def call_function(function: Callable[[ToolContext[Any]], Any], context: ToolContext[Any]) -> Any:
-    """Call a function of the developer, sync or async, with a timeout."""
-    async with asyncio.timeout(_READ_TIMEOUT):
-        value: Any = function(context)
-        return await value if inspect.isawaitable(value) else value
 
 
 async def _read_choices(tool: GuidedTool, context: ToolContext[Any]) -> dict[str, tuple[Any, ...]] | None:

@@ -1,6 +1,5 @@
 """The options of a tool's parameters in guided calling, and the schema that the judge sees."""
 
-import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Literal, cast
@@ -10,15 +9,17 @@ from msgspec import Struct
 from handrail.core.context import ToolContext
 from handrail.core.log import log
 from handrail.core.text import compact_json
+from handrail.core.time_budget import TimeBudget
 from handrail.core.tool import Tool
-from handrail.errors import ConfigError, ToolError, shorten
+from handrail.errors import ConfigError, ToolError, must_propagate, shorten
 from handrail.schema.schema_nodes import NotRepresentable, can_be_null, get_branches, get_types, resolve
 
 Choices = Sequence[Any] | Callable[[ToolContext[Any]], Awaitable[Sequence[Any]] | Sequence[Any]]
 ParameterAdapter = Callable[[Any, ToolContext[Any]], Awaitable[Any] | Any]
 
 _MAX_CHOICES: Final = 1_000
-_CHOICES_TIMEOUT: Final = 10.0
+_TIMEOUT: Final = 10.0
+"""Seconds that a function of the developer may take."""
 
 
 class ParameterOptions(Struct, frozen=True, kw_only=True):
@@ -156,13 +157,26 @@ def _open_node(node: Any) -> dict[str, Any]:
     return {key: value for key, value in found.items() if key == "description"}
 
 
+async def call_function(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a function of the developer, sync or async, with a timeout; whatever goes wrong in it is an `Exception`.
+
+    One that ignores its cancellation is left behind.
+    """
+    try:
+        value: Any = function(*arguments)
+        return await TimeBudget(_TIMEOUT).run(value) if inspect.isawaitable(value) else value
+    except Exception:
+        raise
+    except BaseException as error:
+        if must_propagate(error):
+            raise
+        raise RuntimeError(f"it raised {type(error).__name__}") from error
+
+
 async def adapt_value(adapter: ParameterAdapter, value: Any, context: ToolContext[Any], *, where: str) -> Any:
     """Turn what the customer said into the value to run with; raises `ToolError` if that is not possible."""
     try:
-        async with asyncio.timeout(_CHOICES_TIMEOUT):
-            found = adapter(value, context)
-            if inspect.isawaitable(found):
-                found = await found
+        found = await call_function(adapter, value, context)
         compact_json(found)  # Raises unless it is JSON: it is an argument.
     except ToolError:
         raise
@@ -227,10 +241,7 @@ async def resolve_choices(tool: GuidedTool, context: ToolContext[Any]) -> dict[s
 
 async def _read_choices(choices: Callable[..., Any], where: str, context: ToolContext[Any]) -> Sequence[Any]:
     try:
-        async with asyncio.timeout(_CHOICES_TIMEOUT):
-            given: Any = choices(context)
-            if inspect.isawaitable(given):
-                given = await given
+        given = await call_function(choices, context)
         _check_choices(given)
     except Exception as error:  # the developer's code; the tool cannot run without its choices
         log.error("the choices of %s could not be read", where, exc_info=error)

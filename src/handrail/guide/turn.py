@@ -29,10 +29,10 @@ from handrail.guide.judge_requests import (
     PlanningResult,
     TurnInputs,
     VariableReader,
-    call_function,
     read_inputs,
     retrieve,
 )
+from handrail.guide.parameters import call_function
 from handrail.guide.read_back import add_read_back, format_read_back
 from handrail.guide.reply import ReplyWriter, WrittenReply, describe_outcome
 from handrail.guide.trace import Recorder, TurnTrace
