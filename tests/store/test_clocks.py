@@ -1,8 +1,10 @@
 """A clock that jumps shows a doubt at most, and runs nothing: Postgres measures leases by its own clock."""
 
 import asyncio
+import sqlite3
 import time
 from collections.abc import Callable
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -139,7 +141,11 @@ def count_connections(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     class Counted(ledger.LastingConnection):
         def __init__(self, *arguments: Any, **options: Any) -> None:
             super().__init__(*arguments, **options)
-            event.listen(self._engine.sync_engine, "connect", lambda connection, _: opened.append(connection))
+            if self._sqlite is None:
+                event.listen(self._postgres.sync_engine, "connect", lambda connection, _: opened.append(connection))
+            else:
+                connect = self._sqlite._connect
+                self._sqlite._connect = lambda: opened.append(connection := connect()) or connection  # type: ignore[method-assign]
 
     monkeypatch.setattr(ledger, "LastingConnection", Counted)
     return opened
@@ -166,6 +172,32 @@ async def test_leases_are_renewed_over_one_connection_that_is_opened_again_when_
         opened[0].driver_connection.terminate()
         await store.ledger.renew(entries, lease_until=time.time() + 200)
         assert len(opened) == 2
+    await store.ledger.end_renewals()
+
+
+@pytest.mark.parametrize("url", ["sqlite"], indirect=True)
+async def test_a_renewal_that_its_caller_gave_up_leaves_its_connection_to_the_next_one(
+    store: SqlStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = count_connections(monkeypatch)
+    entry = an_entry(lease_until=time.time() + 1)
+    assert await store.ledger.claim(entry, approval=None, approvals=store.approvals)
+    with closing(sqlite3.connect(str(store._database.url.database), isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        renewing = asyncio.create_task(store.ledger.renew([entry], lease_until=time.time() + 100))
+        while not opened and not renewing.done():
+            await asyncio.sleep(0)
+        renewing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await renewing
+        other.execute("ROLLBACK")
+
+    await store.ledger.renew([entry], lease_until=time.time() + 200)
+
+    found = (await store.ledger.recall(session_id=entry.session_id, call_id=entry.call_id)).by_id
+    assert found is not None
+    assert found.lease_until > time.time() + 150
+    assert len(opened) == 1
     await store.ledger.end_renewals()
 
 

@@ -15,7 +15,9 @@ from sqlalchemy.util import greenlet_spawn
 from handrail.core.log import quiet_library
 from handrail.core.text import compact_json, encodable
 from handrail.errors import ConfigError, StoreError
-from handrail.store.sqlite_threads import SqliteConnections, prepare_sqlite
+from handrail.store.sqlite_files import SqliteFiles
+from handrail.store.sqlite_plans import SqlitePlans
+from handrail.store.sqlite_threads import SqliteConnections, SqliteWriter, prepare_sqlite
 from handrail.store.transactions import PostgresTransaction, StoreStep, Values
 
 T = TypeVar("T")
@@ -183,10 +185,19 @@ class LastingConnection:
     """One connection that stays open, for an event loop of its own; if it was lost, it is opened again."""
 
     def __init__(self, url: URL, *, timeout: float) -> None:
-        self._engine = build_engine(url, connect_timeout=timeout, statement_timeout=timeout, pool_size=1)
+        self._sqlite: SqliteWriter | None = None
+        if url.get_backend_name() == "sqlite":
+            # A thread finishes what its caller has stopped waiting for, the opening of the connection among it.
+            files = SqliteFiles(url.database or "")
+            self._sqlite = SqliteWriter(files, SqlitePlans(), timeout=timeout, name="handrail:sqlite-renewals")
+        else:
+            self._postgres = build_engine(url, connect_timeout=timeout, statement_timeout=timeout, pool_size=1)
 
     async def execute(self, statement: Executable, values: Mapping[str, Any]) -> None:
         """Run and commit one statement; again on a new connection if the old one was lost."""
+        if self._sqlite is not None:
+            await self._sqlite.run(lambda transaction: transaction.execute(statement, values))
+            return
         try:
             await self._execute(statement, values)
         except DBAPIError as error:
@@ -195,12 +206,15 @@ class LastingConnection:
             await self._execute(statement, values)
 
     async def _execute(self, statement: Executable, values: Mapping[str, Any]) -> None:
-        async with self._engine.connect() as connection:
+        async with self._postgres.connect() as connection:
             await connection.execute(statement, values)
 
     async def close(self) -> None:
         """Close it."""
-        await self._engine.dispose()
+        if self._sqlite is not None:
+            await self._sqlite.close()
+        else:
+            await self._postgres.dispose()
 
 
 class DriverErrors:

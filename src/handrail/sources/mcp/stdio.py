@@ -84,14 +84,11 @@ async def open_process(
     finally:
         for stream in (received, sending):
             stream.close()
-        await _finish(asyncio.ensure_future(_stop(process, tasks[1])))
-        for task in tasks:
-            task.cancel()
-        await _finish(asyncio.gather(*tasks, return_exceptions=True))
-        # A process that it left behind, in a group of its own, may have the other ends of the pipes: they never end.
-        cast("Any", process)._transport.close()
-        for stream in (incoming, outgoing):
-            stream.close()
+        try:
+            await _finish(asyncio.ensure_future(_end(process, tasks)))
+        finally:
+            for stream in (incoming, outgoing):
+                stream.close()
 
 
 class _TracingStream:
@@ -234,6 +231,16 @@ async def _read_errors(process: asyncio.subprocess.Process, state: ServerProcess
         *lines, rest = (rest + chunk).split(b"\n")
         rest = rest[-_ENDS:]
         state.last_lines.extend(shorten(line.decode(errors="replace").strip(), 200) for line in lines if line.strip())
+
+
+async def _end(process: asyncio.subprocess.Process, tasks: Sequence[asyncio.Future[None]]) -> None:
+    """Stop the process, those who talk to it, and what connects them."""
+    await _stop(process, tasks[1])
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    # A process that it left behind, in a group of its own, may have the other ends of the pipes: they never end.
+    cast("Any", process)._transport.close()
 
 
 async def _stop(process: asyncio.subprocess.Process, writer: asyncio.Future[None]) -> None:
