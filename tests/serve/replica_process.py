@@ -5,6 +5,7 @@ Its agent pays the invoice that a message names, and repeats what the tool has a
 
 import asyncio
 import os
+import random
 import sys
 from collections.abc import AsyncGenerator
 
@@ -26,7 +27,7 @@ async def pay(invoice: str) -> str:
     await asyncio.sleep(0.01)
     with open(JOURNAL, "a", encoding="utf-8") as journal:  # one line, at once
         journal.write(f"{invoice} {os.getpid()}\n")
-    await asyncio.sleep(0.05)
+    await asyncio.sleep(random.choice((0.01, 1.0)))  # Of those that die in it, nobody knows what they did.
     return f"paid {invoice}"
 
 

@@ -73,6 +73,16 @@ async def decide(replicas: list[Replica], operator: str) -> None:
         await asyncio.sleep(0.05)
 
 
+async def find_busy(replicas: list[Replica], journal: Path) -> Replica | None:
+    """The replica that does something next; None if that takes long."""
+    size, until = journal.stat().st_size, time.monotonic() + 5
+    while journal.stat().st_size == size and time.monotonic() < until:
+        await asyncio.sleep(0.005)
+    found = journal.read_bytes()[size:].split()
+    processes = {str(replica.process.pid).encode(): replica for replica in replicas if replica.process is not None}
+    return processes.get(found[1]) if len(found) > 1 else None
+
+
 async def kill_during(
     replicas: list[Replica],
     clients: Sequence[Coroutine[Any, Any, None]],
@@ -80,8 +90,12 @@ async def kill_during(
     *,
     done: Collection[object],
     every: tuple[int, int],
+    journal: Path,
 ) -> int:
-    """Kill a replica each time that so many more are done, until all clients are; how often that was."""
+    """Kill a replica each time that so many more are done, until all clients are; how often that was.
+
+    Every second time it is at any moment, and else the one that has just done something, and has not recorded it.
+    """
     kills = 0
     for replica in replicas:
         replica.start()
@@ -92,11 +106,14 @@ async def kill_during(
             wanted = len(done) + random.randint(*every)
             while len(done) < wanted and not all(task.done() for task in tasks):
                 await asyncio.sleep(0.02)
-            await asyncio.sleep(random.uniform(0, 0.2))
-            victim = random.choice(replicas)
-            await asyncio.to_thread(victim.kill)
+            victim = await find_busy(replicas, journal) if kills % 2 else None
+            if victim is None:
+                await asyncio.sleep(random.uniform(0, 0.2))
+            await asyncio.to_thread((victim or random.choice(replicas)).kill)
             kills += 1
-            victim.start()
+            for replica in replicas:
+                if replica.process is None:
+                    replica.start()
         await asyncio.gather(*tasks)
     finally:
         for task in (deciding, *tasks):
@@ -138,7 +155,9 @@ async def test_a_replica_that_dies_at_any_point_loses_no_call_and_repeats_no_eff
                     await asyncio.sleep(0.05)
 
         clients = [call(range(number, count, CLIENTS)) for number in range(CLIENTS)]
-        kills = await kill_during(replicas, clients, decide(replicas, operator), done=answers, every=(3, 25))
+        kills = await kill_during(
+            replicas, clients, decide(replicas, operator), done=answers, every=(3, 25), journal=journal
+        )
         effects = Counter(line.split()[0] for line in journal.read_text().splitlines())
         assert answers.keys() == {f"i-{number}" for number in range(count)}
         assert set(effects.values()) <= {1}, "an effect happened twice"
@@ -202,7 +221,9 @@ async def test_a_turn_whose_replica_dies_is_resumed_by_another_with_one_effect_a
                     await asyncio.sleep(0.05)
 
         clients = [talk(range(number, count, CLIENTS)) for number in range(CLIENTS)]
-        kills = await kill_during(replicas, clients, decide(replicas, operator), done=talks, every=(1, 4))
+        kills = await kill_during(
+            replicas, clients, decide(replicas, operator), done=talks, every=(1, 4), journal=journal
+        )
         effects = Counter(line.split()[0] for line in journal.read_text().splitlines())
         assert talks.keys() == {f"i-{number}" for number in range(count)}
         assert set(effects.values()) <= {1}, "an effect happened twice"
