@@ -6,7 +6,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from msgspec import structs
 
 from handrail import ToolCall
 from handrail.authorize import MemoryApprovals
@@ -150,40 +149,6 @@ async def test_what_is_due_is_found_the_oldest_first() -> None:
     assert len(await find(limit=2)) == 2
     due = [one.due_at for one in await work.find(resend_after=30)]
     assert due == sorted(due)
-
-
-@pytest.mark.parametrize(
-    ("before", "attempts", "recorded", "after"),
-    [
-        ("queued", 0, CANCELLED, "done"),
-        ("parked", 0, CANCELLED, "done"),
-        ("queued", 0, None, "queued"),
-        ("queued", 1, CANCELLED, "queued"),
-        ("waiting", 0, CANCELLED, "waiting"),
-        ("running", 0, CANCELLED, "running"),
-    ],
-)
-async def test_a_call_that_is_cancelled_ends_at_once_only_if_nobody_took_it(
-    before: Any, attempts: int, recorded: RecordedResult | None, after: str
-) -> None:
-    work = MemoryWork()
-    assert not await work.cancel(**WHICH, recorded=recorded)
-    await work.hold(item(owner="ann"), lease=10)
-    await work.hold(item("other", owner="ann"), lease=10)
-    (known, *_) = work.list_items()
-    owner = "ann" if before == "running" else None
-    work._items[REF] = structs.replace(  # pyright: ignore[reportPrivateUsage]
-        known, state=before, attempts=attempts, owner=owner
-    )
-
-    assert await work.cancel(**WHICH, recorded=recorded)
-
-    now = await work.get(**WHICH)
-    assert now is not None
-    assert (now.state, now.recorded is None) == (after, after != "done")
-    assert await work.find_cancelled(owner="ann") == ([REF] if before == "running" else [])
-    assert await work.find_cancelled(owner="bob") == []
-    assert await work.cancel(**WHICH, recorded=recorded) is (after != "done")
 
 
 async def test_what_is_over_stays_over_and_attempts_are_counted_for_what_is_stored() -> None:

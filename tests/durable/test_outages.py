@@ -38,7 +38,12 @@ async def wait(executor: Executor, timeout: float = 30) -> Any:
     return await executor.wait(session_id="s-1", call_id="c-1", timeout=timeout)
 
 
-async def test_a_database_that_is_away_for_longer_than_a_lease_loses_nothing(postgres: PostgresServer) -> None:
+@asynccontextmanager
+async def cut_off(postgres: PostgresServer) -> AsyncGenerator[tuple[Proxy, Held, Executor]]:
+    """A call that has begun while its worker loses the database: its wire, its handler, and who submitted it.
+
+    Whatever is done then, the call runs once, and the other one never runs it.
+    """
     async with on_a_wire(postgres) as (proxy, far, near):
         far.hold = Held()
         executor, other = far.start(timeouts=TIMEOUTS), near.start(timeouts=TIMEOUTS)
@@ -46,35 +51,33 @@ async def test_a_database_that_is_away_for_longer_than_a_lease_loses_nothing(pos
         async with working(executor):
             await far.hold.begun.wait()
             await proxy.stop()
-            async with working(other):  # Nobody but its owner knows: a doubt, and nothing runs.
-                while code_of(await wait(other, 0)) != "outcome_unknown":
-                    await asyncio.sleep(LEASE / 4)
-                await proxy.start()
-                far.hold.go.set()
-                assert (await wait(other)).output == "paid R-1 for None"
-                assert await other.doubts() == []
+            yield proxy, far.hold, other
     assert (len(far.paid), near.paid) == (1, [])
+
+
+async def test_a_database_that_is_away_for_longer_than_a_lease_loses_nothing(postgres: PostgresServer) -> None:
+    async with cut_off(postgres) as (proxy, hold, other), working(other):
+        # Nobody but its owner knows: a doubt, and nothing runs.
+        while code_of(await wait(other, 0)) != "outcome_unknown":
+            await asyncio.sleep(LEASE / 4)
+        await proxy.start()
+        hold.go.set()
+        assert (await wait(other)).output == "paid R-1 for None"
+        assert await other.doubts() == []
 
 
 async def test_a_call_that_ends_while_the_database_is_away_is_not_run_again(postgres: PostgresServer) -> None:
-    async with on_a_wire(postgres) as (proxy, far, near):
-        far.hold = Held()
-        executor, other = far.start(timeouts=TIMEOUTS), near.start(timeouts=TIMEOUTS)
-        assert await other.submit(PAYMENT, ANN) is None
-        async with working(executor):
-            await far.hold.begun.wait()
-            await proxy.stop()
-            far.hold.go.set()
-            while code_of(await wait(other, 0)) != "outcome_unknown" and not await other.doubts():
-                await asyncio.sleep(LEASE / 4)
-            await proxy.start()
-            async with working(other):
-                result = await wait(other, 3)  # Its settlement is written late, or a person finds out.
-                if not result.ok:
-                    assert code_of(result) in ("outcome_unknown", "in_progress")
-                    await other.resolve(session_id="s-1", call_id="c-1", happened=True, who="bo")
-                assert (await wait(other)).ok
-    assert (len(far.paid), near.paid) == (1, [])
+    async with cut_off(postgres) as (proxy, hold, other):
+        hold.go.set()
+        while code_of(await wait(other, 0)) != "outcome_unknown" and not await other.doubts():
+            await asyncio.sleep(LEASE / 4)
+        await proxy.start()
+        async with working(other):
+            result = await wait(other, 3)  # Its settlement is written late, or a person finds out.
+            if not result.ok:
+                assert code_of(result) in ("outcome_unknown", "in_progress")
+                await other.resolve(session_id="s-1", call_id="c-1", happened=True, who="bo")
+            assert (await wait(other)).ok
 
 
 async def test_a_database_that_is_away_at_the_start_is_a_clear_answer(postgres: PostgresServer) -> None:

@@ -414,14 +414,15 @@ def test_no_queue_is_left_in_whatever_order_calls_come_to_their_end(data: st.Dat
 
 
 @pytest.mark.parametrize("read_only", [False, True])
-async def test_calls_inside_others_whose_locks_cross_are_refused_at_once(read_only: bool) -> None:
-    """Each has its own lock and wants the other's: one of them is refused, so that the other one can run."""
-    both = asyncio.Barrier(2)
+@pytest.mark.parametrize("accounts", ["ab", "abc"])
+async def test_calls_inside_others_whose_locks_cross_are_refused_at_once(accounts: str, read_only: bool) -> None:
+    """Each has its own lock and wants the next one's: one of them is refused, so that the others can run."""
+    everybody = asyncio.Barrier(len(accounts))
 
     @tool(lock_key="account")
     async def outer(account: str, other: str, context: ToolContext[Any]) -> str:
         """Outer."""
-        await both.wait()
+        await everybody.wait()
         inside = await executor.run(call("inner", f"inner-{account}", account=other), context)
         return code_of(inside) or inside.output
 
@@ -431,34 +432,7 @@ async def test_calls_inside_others_whose_locks_cross_are_refused_at_once(read_on
         return "moved"
 
     executor = Executor([outer, inner], policy=ALLOWED, timeouts=Timeouts(call=600))
-    async with asyncio.timeout(60):
-        results = await asyncio.gather(
-            executor.run(call("outer", "c-1", account="a", other="b"), at("s-1")),
-            executor.run(call("outer", "c-2", account="b", other="a"), at("s-2")),
-        )
-
-    assert sorted(one.output for one in results) == ["moved", "unavailable"]
-    again = await executor.run(call("inner", "c-3", account="a"), at("s-3"))  # Nothing of it is left.
-    assert again.output == "moved"
-
-
-async def test_locks_that_cross_over_three_calls_are_noticed() -> None:
-    all_three = asyncio.Barrier(3)
-
-    @tool(lock_key="account")
-    async def outer(account: str, other: str, context: ToolContext[Any]) -> str:
-        """Outer."""
-        await all_three.wait()
-        inside = await executor.run(call("inner", f"inner-{account}", account=other), context)
-        return code_of(inside) or inside.output
-
-    @tool(lock_key="account")
-    async def inner(account: str) -> str:
-        """Inner."""
-        return "moved"
-
-    executor = Executor([outer, inner], policy=ALLOWED, timeouts=Timeouts(call=600))
-    circle = (("a", "b"), ("b", "c"), ("c", "a"))
+    circle = zip(accounts, accounts[1:] + accounts[0], strict=True)
     async with asyncio.timeout(60):
         results = await asyncio.gather(
             *(
@@ -467,7 +441,9 @@ async def test_locks_that_cross_over_three_calls_are_noticed() -> None:
             )
         )
 
-    assert sorted(one.output for one in results) == ["moved", "moved", "unavailable"]
+    assert sorted(one.output for one in results) == [*["moved"] * (len(accounts) - 1), "unavailable"]
+    again = await executor.run(call("inner", "again", account="a"), at("s-0"))  # Nothing of it is left.
+    assert again.output == "moved"
 
 
 async def test_a_call_inside_another_waits_for_a_lock_that_does_not_cross() -> None:

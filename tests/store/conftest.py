@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from handrail.authorize import MemoryApprovals
-from handrail.execute import MemoryLedger
+from handrail.execute import MemoryLedger, MemoryWork
 from handrail.store import SqlStore, open_store
 from tests.postgres import DATABASES, new_database
 from tests.postgres import postgres as postgres
@@ -36,9 +36,9 @@ async def store(url: str) -> AsyncGenerator[SqlStore]:
 
 @pytest.fixture(params=["memory", *DATABASES])
 async def kept(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncGenerator[Any]:
-    """A ledger and approvals of every form: what is promised of one holds for all."""
+    """A ledger, approvals and stored calls of every form: what is promised of one holds for all."""
     if request.param == "memory":
-        yield SimpleNamespace(ledger=MemoryLedger(), approvals=MemoryApprovals())
+        yield SimpleNamespace(ledger=MemoryLedger(), approvals=MemoryApprovals(), work=MemoryWork())
         return
     async with open_store(new_database(request.param, tmp_path, request)) as opened:
         yield opened

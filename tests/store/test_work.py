@@ -229,32 +229,52 @@ async def test_an_answer_wakes_the_calls_that_wait_for_it_and_no_others(store: S
 # Cancelling, and looking at others.
 
 
+async def bring(kept: Any, item: WorkItem, state: str) -> WorkItem:
+    """Store a call, and bring it into a state; one that was `queued again` was begun before."""
+    if state == "parked":
+        asked = await kept.approvals.ask(an_approval(session_id=item.session_id, call_id=item.call_id))
+        item = structs.replace(item, approval=asked.token)
+        assert await kept.work.park(item, expires_in=60, approvals=kept.approvals) == "parked"
+        return item
+    await kept.work.put(item)
+    if state != "queued":
+        taken = await kept.work.take(**ref(item), owner="ann", lease=10)
+        assert taken is not None
+        if state != "running":
+            is_begun = state == "queued again"
+            assert await kept.work.release(taken, state=state.split()[0], delay=0, is_begun=is_begun)
+    return item
+
+
 @pytest.mark.parametrize(
-    ("before", "attempts", "is_recorded", "after"),
+    ("before", "is_recorded", "after"),
     [
-        ("queued", 0, True, "done"),
-        ("parked", 0, True, "done"),
-        ("queued", 0, False, "queued"),
-        ("queued", 1, True, "queued"),
-        ("waiting", 0, True, "waiting"),
-        ("running", 0, True, "running"),
+        ("queued", True, "done"),
+        ("parked", True, "done"),
+        ("queued", False, "queued"),
+        ("queued again", True, "queued"),
+        ("waiting", True, "waiting"),
+        ("running", True, "running"),
     ],
 )
 async def test_a_call_that_is_cancelled_ends_at_once_only_if_nobody_took_it(
-    store: SqlStore, before: str, attempts: int, is_recorded: bool, after: str
+    kept: Any, before: str, is_recorded: bool, after: str
 ) -> None:
     recorded = a_recorded(text="cancelled")
-    await store.work.put(item := an_item())
-    changed = text("UPDATE handrail_work SET state = :state, attempts = :attempts")
-    await store._database.write(changed, {"state": before, "attempts": attempts})
+    item = an_item()
+    assert not await kept.work.cancel(**ref(item), recorded=recorded)
+    item = await bring(kept, item, before)
+    await bring(kept, an_item(), "running")  # Another one, which nobody cancels.
 
-    assert await store.work.cancel(**ref(item), recorded=recorded if is_recorded else None)
+    assert await kept.work.cancel(**ref(item), recorded=recorded if is_recorded else None)
 
-    found = await store.work.get(**ref(item))
+    found = await kept.work.get(**ref(item))
     assert found is not None
     assert (found.state, found.recorded) == (after, recorded if after == "done" else None)
     assert (found.call is None, found.cancelled_at is None) == (after == "done", False)
-    assert await store.work.cancel(**ref(item), recorded=recorded) == (after != "done")
+    assert await kept.work.find_cancelled(owner="ann") == ([item.ref] if before == "running" else [])
+    assert await kept.work.find_cancelled(owner="bob") == []
+    assert await kept.work.cancel(**ref(item), recorded=recorded) is (after != "done")
 
 
 async def test_the_leases_of_others_that_run_are_observed(store: SqlStore) -> None:

@@ -91,7 +91,7 @@ class McpEndpoint:
         self._find_key = find_key
         self._run_call = run_call or _run_plain_call
         self._find_executor = find_executor
-        self._find_tenant = find_tenant or (lambda request: None)
+        self._find_tenant: FindTenant = find_tenant or _find_no_tenant
         self._approval_hint = approval_hint or (
             "To approve it, decide about the approval {token} in the application that serves these tools, "
             "then call the tool again with the same arguments."
@@ -371,6 +371,10 @@ async def _run_plain_call(
     request: McpRequest, executor: Executor, call: ToolCall, context: ToolContext[Any]
 ) -> ToolResult:
     return await executor.run(call, context)
+
+
+def _find_no_tenant(request: McpRequest) -> str | None:
+    return None
 
 
 def _make_plain_context(request: McpRequest) -> ToolContext[Any]:
