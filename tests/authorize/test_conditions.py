@@ -62,6 +62,17 @@ def outcome(where: dict[str, Any], arguments: dict[str, Any]) -> str:
         ({"matches": "a+"}, "aaa", "holds"),
         ({"matches": "a+"}, "baa", "no"),
         ({"matches": "a+"}, "aa\n", "no"),
+        ({"matches": "a+|b"}, "ab", "no"),
+        ({"matches": "(?i)ab.c"}, "AB\nC", "holds"),
+        ({"matches": r"R-\d+"}, "R-\u0663", "holds"),
+        ({"search": "a$"}, "a\n", "holds"),  # As in Python: `$` is also before the last line break.
+        ({"search": r"a\Z"}, "a\n", "no"),
+        ({"search": r"a\Z"}, "ba", "holds"),
+        ({"search": "^b"}, "a\nb", "no"),
+        ({"search": "x"}, "\ud800x", "doubt"),
+        # Whoever backtracks never ends here.
+        ({"search": "(a+)+$"}, "a" * 60 + "!", "no"),
+        ({"matches": "(.*)*x"}, "a" * 1_000, "no"),
         ({"matches": "a+"}, 7, "doubt"),
         ({"matches": "a+"}, None, "doubt"),
         # Ranges: numbers, and texts of numbers.
@@ -250,6 +261,9 @@ def test_a_number_is_above_or_at_most(value: int, limit: float) -> None:
         ({"a": {"above": None}}, "number or a string"),
         ({"a": {"matches": 5}}, "regular expression"),
         ({"a": {"search": "("}}, "regular expression"),
+        ({"a": {"search": "(?=a)b"}}, "no look-around"),
+        ({"a": {"matches": r"(a)\1"}}, "no back-references"),
+        ({"a": {"matches": "(a{1000}){1000}"}}, "no huge repetition"),
         ({"a": {"one_of": "abc"}}, "list"),
         ({"a": {"one_of": 5}}, "list"),
         ({"a": {"under": ""}}, "path of a directory"),

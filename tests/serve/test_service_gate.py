@@ -151,6 +151,17 @@ async def test_no_secret_is_in_an_answer_or_in_a_log(store: SqlStore, caplog: py
             assert (admin.secret or "?") not in text
 
 
+@pytest.mark.parametrize("path", ["/v1/tools", "/mcp"])
+async def test_of_two_keys_in_one_request_the_first_counts(store: SqlStore, path: str) -> None:
+    async with open_replica(store) as replica:
+        caller = await replica.connect("caller")
+        caller.http.headers.pop("authorization")
+        for secrets, status in ((("hrk_none", caller.secret), 401), ((caller.secret, "hrk_none"), None)):
+            headers = [("Authorization", f"Bearer {secret}") for secret in secrets]
+            answer = await caller.http.get(path, headers=headers)
+            assert (answer.status_code == 401) is (status == 401), answer.text
+
+
 async def test_a_database_that_is_away_is_said_and_nothing_else(tmp_path: Path) -> None:
     async with open_store(f"sqlite:///{tmp_path}/away.db") as store, open_replica(store) as replica:
         viewer = await replica.connect("viewer")

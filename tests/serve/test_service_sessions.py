@@ -377,6 +377,22 @@ async def test_a_turn_that_takes_too_long_is_interrupted(store: SqlStore) -> Non
         assert (await send(await replica.connect("caller")))["stop_reason"] == "interrupted"
 
 
+async def test_a_stream_says_that_the_database_is_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("handrail.serve.access._CACHED_SECONDS", 0.0)
+    gate = Gate("yes")
+    async with (
+        open_store(f"sqlite:///{tmp_path}/a.db") as store,
+        open_replica(store, agent=ChatAgent(provider=gate)) as one,
+    ):
+        client = await one.connect("caller")
+        reading = asyncio.create_task(stream(client))
+        await gate.said.wait()
+        (tmp_path / "a.db").rename(tmp_path / "b.db")
+        gate.go_on.set()
+        name, error = (await reading)[-1]
+        assert (name, error["error"]["code"]) == ("error", "unavailable")
+
+
 async def test_one_tenant_cannot_have_all_turns(store: SqlStore) -> None:
     gate = Gate(*["yes"] * 3)
     limits = ApiLimits(max_turns=3, max_turns_per_tenant=2)

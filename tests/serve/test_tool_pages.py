@@ -58,6 +58,8 @@ async def test_other_rules_are_tried_on_the_recorded_calls_of_the_holders_tenant
             answer = await ann.http.post("/policy/test", data={**form, "rules": wrong})
             assert (answer.status_code, "<script>alert" in answer.text) == (200, False)
             assert 'role="alert"' in answer.text
+        long = await ann.http.post("/policy/test", data={**form, "rules": "#" * 50_001})
+        assert "The rules must have at most 50,000 characters, got 50,001." in long.text
         without = await ann.http.post("/policy/test", data={"rules": "rules: []"})
         assert without.status_code == 403
     assert executor.policy.rules[0].action == "allow"

@@ -182,3 +182,11 @@ def test_the_page_configuration_is_taken_as_it_stands_but_for_its_mangled_addres
     cfg = TenantConfig.model_validate(page)
 
     assert [one.destination_id for one in cfg.features.refer.destinations] == ["sales", "support"]
+
+
+def test_a_tenant_has_as_many_rules_as_can_be_decided_with_each_call() -> None:
+    rules = [{"deny": "pay", "where": {"amount": {"above": number}}} for number in range(1_001)]
+
+    assert len(TenantConfig(tenant_id="a", policy=rules[:1_000]).rules()) == 1_000
+    with pytest.raises(ValidationError, match="at most 1000 items"):
+        TenantConfig(tenant_id="a", policy=rules)

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
+from pydantic_core import SchemaError, SchemaValidator, core_schema
+
 from handrail.authorize.argument_paths import ABSENT, EVERY, PathSteps, look_up, look_up_all, parse_path, write_path
 from handrail.authorize.from_condition import OriginTest
 from handrail.authorize.from_sources import parse_sources
@@ -15,6 +17,7 @@ from handrail.core.context import ToolContext
 from handrail.core.lazy_modules import LazyModule
 from handrail.core.redact import HIDDEN
 from handrail.core.suggestions import suggest
+from handrail.core.text import encodable
 from handrail.errors import ConfigError, shorten
 from handrail.schema.schema_nodes import get_fixed_values
 
@@ -72,17 +75,46 @@ def _build_comparison(limit: Any, holds: Callable[[Any, Any], bool]) -> Test:
     return test
 
 
-def _build_pattern_test(operator: str, find: Callable[[re.Pattern[str], str], object]) -> Callable[[Any], Test]:
+def _build_pattern_test(operator: str, *, is_whole: bool) -> Callable[[Any], Test]:
     def build(pattern: Any) -> Test:
         if not isinstance(pattern, str):
             raise ConfigError(f"{operator} must be a regular expression, got {pattern!r}.")
         try:
-            compiled = re.compile(pattern, re.DOTALL)
+            re.compile(pattern)
+            has_match = _compile_pattern(pattern, is_whole=is_whole)
         except re.error as error:
             raise ConfigError(f"{operator} must be a regular expression, got {pattern!r}: {error}.") from error
-        return lambda value, _: find(compiled, value) is not None if isinstance(value, str) else None
+        except SchemaError as error:
+            raise ConfigError(
+                f"{operator} must be a regular expression that can be matched in linear time (no look-around, no "
+                f"back-references, no huge repetition), got {pattern!r:.200}."
+            ) from error
+        return lambda value, _: has_match(value) if isinstance(value, str) else None
 
     return build
+
+
+def _compile_pattern(pattern: str, *, is_whole: bool) -> Callable[[str], bool | None]:
+    """A pattern for the engine without backtracking: rules may be those of a tenant, the text is a model's, and
+    `(a+)+$` would hold up every call of the process."""
+    has_end = _END.search(pattern) is not None
+    text = _END.sub(r"\1\\z", pattern)
+    text = rf"(?s)\A(?:{text})\z" if is_whole else f"(?s){text}"
+    compiled = SchemaValidator(core_schema.str_schema(pattern=text, regex_engine="rust-regex"))
+
+    def has_match(value: str) -> bool | None:
+        if compiled.isinstance_python(value):
+            return True
+        if not value.isascii() and encodable(value) != value:
+            return None
+        # `$` also stands before a line break that ends the text.
+        return not (is_whole or has_end) and value.endswith("\n") and compiled.isinstance_python(value[:-1])
+
+    return has_match
+
+
+_END: Final = re.compile(r"(?<!\\)((?:\\\\)*)\\Z")
+"""Python's name for the end of a text."""
 
 
 def _build_one_of(values: Any) -> Test:
@@ -195,8 +227,8 @@ OPERATORS: Final[Mapping[str, Callable[[Any], Test]]] = {
     "equals": _build_equals,
     "not_equals": lambda wanted: _negate_test(_build_equals(wanted)),
     "one_of": _build_one_of,
-    "matches": _build_pattern_test("matches", lambda pattern, text: pattern.fullmatch(text)),
-    "search": _build_pattern_test("search", lambda pattern, text: pattern.search(text)),
+    "matches": _build_pattern_test("matches", is_whole=True),
+    "search": _build_pattern_test("search", is_whole=False),
     "under": _build_under,
     "above": lambda limit: _build_comparison(limit, lambda found, wanted: found > wanted),
     "below": lambda limit: _build_comparison(limit, lambda found, wanted: found < wanted),

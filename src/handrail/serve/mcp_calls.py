@@ -57,7 +57,7 @@ class McpGate:
         self._tasks: set[asyncio.Future[None]] = set()
 
     async def __call__(self, scope: AsgiScope, receive: AsgiReceive, send: AsgiSend) -> None:
-        headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
+        headers = read_headers(scope)
         try:
             key = await self._access.find_bearer(headers)
         except StoreError:
@@ -278,6 +278,14 @@ def _say_denied_by_policy(result: ToolResult) -> ToolResult:
     if error is None or error.code != "permission_denied" or decision is None or decision.by is not None:
         return result
     return structs.replace(result, error=structs.replace(error, message=f"{error.message} It is denied by policy."))
+
+
+def read_headers(scope: AsgiScope) -> dict[str, str]:
+    """The headers of a request. Of several with one name the first counts, as everywhere else: two keys are one."""
+    headers: dict[str, str] = {}
+    for name, value in scope["headers"]:
+        headers.setdefault(name.decode("latin-1").lower(), value.decode("latin-1"))
+    return headers
 
 
 async def refuse(send: AsgiSend, status: int, text: str) -> None:

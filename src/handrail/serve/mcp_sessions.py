@@ -10,13 +10,13 @@ from mcp.server.streamable_http_manager import DEFAULT_SESSION_IDLE_TIMEOUT
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from msgspec import Struct
 
-from handrail.serve.mcp_calls import AsgiReceive, AsgiScope, AsgiSend, refuse
+from handrail.serve.mcp_calls import AsgiReceive, AsgiScope, AsgiSend, read_headers, refuse
 from handrail.store.api_keys import ApiKey
 
 MAX_SESSIONS: Final = 1_000
 """That one tenant may have open, or one key without a tenant: the endpoint keeps 10,000 for all of them together."""
-_HEADER: Final = b"mcp-session-id"
-_SessionRef = tuple[str, bytes]
+_HEADER: Final = "mcp-session-id"
+_SessionRef = tuple[str, str]
 """The id of the key, and that of the session."""
 
 
@@ -45,18 +45,16 @@ class McpSessions:
         key: ApiKey = scope["state"]["key"]
         # The SDK compares whose a session is; to anybody else it does not exist.
         scope = {**scope, "user": AuthenticatedUser(AccessToken(token="", client_id=key.id, scopes=[]))}
-        headers = dict(scope["headers"])
+        headers = read_headers(scope)
         session_id = headers.get(_HEADER)
         if session_id is not None:
             await self._use(key, session_id, scope, receive, send)
-        elif headers.get(b"mcp-protocol-version", b"").decode("latin-1") in ("", *HANDSHAKE_PROTOCOL_VERSIONS):
+        elif headers.get("mcp-protocol-version", "") in ("", *HANDSHAKE_PROTOCOL_VERSIONS):
             await self._open_one(key, scope, receive, send)
         else:  # The newer protocol has no sessions.
             await self._app(scope, receive, send)
 
-    async def _use(
-        self, key: ApiKey, session_id: bytes, scope: AsgiScope, receive: AsgiReceive, send: AsgiSend
-    ) -> None:
+    async def _use(self, key: ApiKey, session_id: str, scope: AsgiScope, receive: AsgiReceive, send: AsgiSend) -> None:
         sessions, ref = self._open.get(_get_owner(key), {}), (key.id, session_id)
         session = sessions.get(ref) or _OpenSession(used_at=0.0)
 
@@ -83,7 +81,7 @@ class McpSessions:
 
         async def watch(message: Any) -> None:
             if message["type"] == "http.response.start" and message["status"] < 400:
-                session_id = dict(message.get("headers", ())).get(_HEADER)
+                session_id = read_headers(message).get(_HEADER)
                 if session_id is not None:
                     self._open.setdefault(owner, {})[key.id, session_id] = _OpenSession(used_at=time.monotonic())
             await send(message)
@@ -98,7 +96,8 @@ class McpSessions:
         sessions = self._open.get(owner, {})
         if len(sessions) + self._opening[owner] >= MAX_SESSIONS:
             now = time.monotonic()
-            sessions = self._open[owner] = {id: one for id, one in sessions.items() if not one.is_over(now)}
+            for ref in [ref for ref, one in sessions.items() if one.is_over(now)]:
+                del sessions[ref]
         return len(sessions) + self._opening[owner] >= MAX_SESSIONS
 
 

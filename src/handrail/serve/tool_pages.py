@@ -1,5 +1,6 @@
 """Pages about what there is rather than what happened: tools and their health, rules tried on the past, sessions."""
 
+import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
@@ -25,6 +26,8 @@ _HEALTH_ROWS: Final = 2_000
 """The newest finished calls that the figures of the tools are made from."""
 _SHOWN: Final = 100
 _MAX_REPLAYED: Final = 5_000
+_MAX_RULES_CHARS: Final = 50_000
+"""Of rules that somebody tries: more than a thousand of them."""
 _NOISE: Final = frozenset(("arguments_digest", "expires_at", "trace"))
 """Details that say nothing to a person in a timeline; the page of a call has them."""
 
@@ -160,7 +163,10 @@ class ToolPages:
         text = form.get("rules", "")
         values: dict[str, Any] = {"rules": executor.policy.rules, "text": text, "replay": None, "problem": ""}
         try:
-            read = parse_policy(text, source="the rules below")
+            if len(text) > _MAX_RULES_CHARS:
+                raise ConfigError(f"The rules must have at most {_MAX_RULES_CHARS:,} characters, got {len(text):,}.")
+            # In a thread: while a viewer tries rules, calls go on.
+            read = await asyncio.to_thread(parse_policy, text, source="the rules below")
             policy = Policy(read.rules, default=read.default, asks=executor.policy.asks)
             if problems := executor.find_policy_problems(policy):
                 raise ConfigError("\n".join(str(problem) for problem in problems[:5]))

@@ -220,7 +220,7 @@ class TenantConfig(BaseModel):
     """OpenAPI documents whose operations the agent gets as tools."""
     guidelines: tuple[TenantGuideline, ...] = ()
     """For guided chats: `condition`, `action`, `tools`, `criticality`, `always`, `id`."""
-    policy: tuple[dict[str, Any], ...] = ()
+    policy: Annotated[tuple[dict[str, Any], ...], Field(max_length=1_000)] = ()
     """Rules as in a policy file."""
     texts: dict[str, Annotated[str, Field(max_length=2_000)]] = {}
     """Texts that replace those of the locale, by their keys."""

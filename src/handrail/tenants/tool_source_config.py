@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Annotated, Any, TypeVar, overload
+from typing import Annotated, Any, Final, TypeVar, overload
 
 from pydantic import Field, model_validator
 
@@ -12,6 +12,13 @@ from handrail.core.context import ToolContext
 from handrail.core.secrets import Reference, resolve_reference
 from handrail.errors import ConfigError
 from handrail.tenants.section import Id, Section
+
+_MAX_OPERATIONS: Final = 1_000
+"""That a tenant's document may add, as many as the tools of an MCP server: each takes its time to compile."""
+
+
+_MAX_DOCUMENT_BYTES: Final = 16 * 1024 * 1024
+"""Of a tenant's document: while it is parsed, no other tenant is served."""
 
 
 class McpServerConfig(Section):
@@ -102,6 +109,8 @@ class OpenApiConfig(Section):
             include=self.include,
             exclude=self.exclude,
             allow_private=self.allow_private and private_networks,
+            max_document_bytes=_MAX_DOCUMENT_BYTES,
+            max_tools=_MAX_OPERATIONS,
         )
 
 

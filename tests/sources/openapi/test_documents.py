@@ -1,6 +1,7 @@
 """Documents as people write them: versions, files, references, and what is wrong with some."""
 
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from handrail import ConfigError, Tool
 from handrail.errors import SourceError
 from handrail.sources import OpenApi, connect
+from handrail.sources.openapi import source
 from tests.sources.api_server import Reply, Request, serving
 
 DOCUMENTS = Path(__file__).parents[1] / "documents"
@@ -185,6 +187,33 @@ async def test_a_document_at_a_url_is_loaded_by_connect_with_relative_servers_an
     assert tool.metadata["path"] == "/pets/{id}"
     assert [one.state for one in status.values()] == ["connected", "failed"]
     assert "404" in status["none"].reason
+
+
+async def test_a_document_at_a_url_holds_nobody_up_and_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: set[threading.Thread] = set()
+    for module, name in ((source, "open_document"), (source, "build_from_checked_schema")):
+        done = getattr(module, name)
+
+        def note(*given: Any, done: Any = done, **options: Any) -> Any:
+            threads.add(threading.current_thread())
+            return done(*given, **options)
+
+        monkeypatch.setattr(module, name, note)
+    paths = {f"/p{number}": {"get": {"operationId": f"o{number}"}} for number in range(5)}
+    with serving(lambda request: document(paths)) as server:
+        api = await OpenApi(f"{server.url}/openapi.json", allow_private=True, max_tools=2).load()
+        with pytest.raises(SourceError, match="is larger than 100 bytes"):
+            await OpenApi(f"{server.url}/openapi.json", allow_private=True, max_document_bytes=100).load()
+
+    assert threads
+    assert threading.main_thread() not in threads
+    assert [tool.name for tool in api.tools()] == ["o0", "o1"]
+    assert [(one.name, one.reason) for one in api.skipped] == [
+        ("further operations", "only the first 2 of 5 are taken: name some with include")
+    ]
+    for option in ("max_tools", "max_document_bytes", "max_response_bytes"):
+        with pytest.raises(ConfigError, match=f"{option} must be at least 1, got 0"):
+            OpenApi({}, **{option: 0})
 
 
 async def test_a_document_in_a_private_network_is_not_read() -> None:

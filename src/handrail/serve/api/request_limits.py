@@ -13,7 +13,7 @@ from handrail.core.log import log
 from handrail.errors import ConfigError, StoreError
 from handrail.serve.access import Access
 from handrail.serve.api.error_responses import ApiError, render_problem, to_api_error
-from handrail.serve.mcp_calls import AsgiReceive, AsgiScope, AsgiSend
+from handrail.serve.mcp_calls import AsgiReceive, AsgiScope, AsgiSend, read_headers
 
 _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9_.:-]{1,128}\Z")
 _NO_KEY: Final = ("/health", "/ready", "/openapi.json", "/phone/webhook")
@@ -87,7 +87,7 @@ class ApiGate:
         if scope["type"] != "http":
             await send({"type": "websocket.close", "code": 1000})
             return
-        headers = _read_headers(scope)
+        headers = read_headers(scope)
         given = headers.get("x-request-id", "")
         request_id = given if _REQUEST_ID.match(given) else f"req-{secrets.token_hex(8)}"
         has_started = has_ended = False
@@ -184,10 +184,6 @@ class _Replay:
             return await self._receive()
         body, self._body = self._body, None
         return {"type": "http.request", "body": body, "more_body": False}
-
-
-def _read_headers(scope: AsgiScope) -> dict[str, str]:
-    return {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
 
 
 async def _answer(error: ApiError, request_id: str, send: AsgiSend) -> None:

@@ -12,8 +12,10 @@ from starlette.responses import Response, StreamingResponse
 from handrail.chat.conversation import Conversation
 from handrail.chat.turn import ChatEvent, TurnResult
 from handrail.core.events import CallFinished, CallIgnored, CallStarted, Progress
+from handrail.core.log import log
 from handrail.core.text import encodable
 from handrail.core.values import Approval
+from handrail.errors import StoreError
 from handrail.execute.loop import StopReason
 from handrail.guide.turn import GuidedTurnResult
 from handrail.providers.messages import AssistantMessage, Message, ToolMessage, UserMessage
@@ -209,7 +211,13 @@ def build_router(service: Service, conversations: Conversations, *, json_timeout
 
         async def send() -> AsyncGenerator[bytes]:
             async for event in turn.read():
-                if await service.access.find_bearer(request.headers) is None:  # Revoked meanwhile.
+                try:
+                    known = await service.access.find_bearer(request.headers)
+                except StoreError as error:  # The turn goes on.
+                    log.warning("the key of a stream cannot be looked up", exc_info=True)
+                    yield _encode_error(error, request_id)
+                    return
+                if known is None:  # Revoked meanwhile.
                     await conversations.interrupt(session_id)
                     revoked = ApiError(401, "permission_denied", "The key is not valid any more.")
                     yield _encode_error(revoked, request_id)

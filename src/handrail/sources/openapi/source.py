@@ -58,6 +58,9 @@ class OpenApi:
         allow_private: Servers in a private network may be called.
         timeout: Seconds that one request may take.
         max_response_bytes: The size of a response; a longer one is an error.
+        max_document_bytes: The size of a document at a URL, and of each that it refers to.
+        max_tools: How many operations are taken, in the order of the document; further ones are skipped. All of them
+            without a number.
     """
 
     def __init__(
@@ -78,11 +81,16 @@ class OpenApi:
         allow_private: bool = False,
         timeout: float = 30.0,
         max_response_bytes: int = 4 * 1024 * 1024,
+        max_document_bytes: int = MAX_BYTES,
+        max_tools: int | None = None,
     ) -> None:
         if not timeout > 0:
             raise ConfigError(f"timeout must be more than 0 seconds, got {timeout!r}.")
-        if max_response_bytes < 1:
-            raise ConfigError(f"max_response_bytes must be at least 1, got {max_response_bytes!r}.")
+        for option, limit in (("max_response_bytes", max_response_bytes), ("max_document_bytes", max_document_bytes)):
+            if limit < 1:
+                raise ConfigError(f"{option} must be at least 1, got {limit!r}.")
+        if max_tools is not None and max_tools < 1:
+            raise ConfigError(f"max_tools must be at least 1, got {max_tools!r}.")
         self._source = source
         self.name = name or _name_of(source)
         self._credentials = Credentials(bearer=bearer, basic=basic, api_key=api_key)
@@ -97,6 +105,8 @@ class OpenApi:
         self._allow_private = allow_private
         self._timeout = timeout
         self._max_response_bytes = max_response_bytes
+        self._max_document_bytes = max_document_bytes
+        self._max_tools = max_tools
         self._client = HttpClient(allow_private=allow_private, max_bytes=max_response_bytes)
         self._checked: set[str] = set()
         """The servers that may be asked, as far as that is known before their names are looked up."""
@@ -127,7 +137,8 @@ class OpenApi:
         """Read the document, over the network if it is at a URL; once."""
         if self._tools is None:
             if _is_url(self._source):
-                self._build(await self._fetch(cast(str, self._source)))
+                documents = await self._fetch(cast(str, self._source))
+                await asyncio.to_thread(self._build, documents)  # Thousands of schemas are compiled here.
             else:
                 await asyncio.to_thread(self.tools)
         return self
@@ -154,14 +165,14 @@ class OpenApi:
     # Reading.
 
     async def _fetch(self, url: str) -> Documents:
-        client = HttpClient(allow_private=self._allow_private, max_bytes=MAX_BYTES)
+        client = HttpClient(allow_private=self._allow_private, max_bytes=self._max_document_bytes)
         try:
             async with asyncio.timeout(self._timeout):
                 data, address = await self._read(client, url)
-                documents = open_document(address, data, where=url)
+                documents = await asyncio.to_thread(open_document, address, data, where=url)
                 while (other := documents.next_unread()) is not None:
                     try:
-                        documents.add(other, (await self._read(client, other))[0])
+                        await asyncio.to_thread(documents.add, other, (await self._read(client, other))[0])
                     except SourceError as error:
                         documents.add_failure(other, str(error))
         except TimeoutError as error:
@@ -188,7 +199,7 @@ class OpenApi:
             if response.status != 200:
                 raise SourceError(f"The document at {url} cannot be read: the server answered {response.status}.")
             if response.is_cut:
-                raise SourceError(f"The document at {url} is larger than {MAX_BYTES // 1024**2} MB.")
+                raise SourceError(f"The document at {url} is larger than {self._max_document_bytes:,} bytes.")
             return response.content, here
         raise SourceError(f"The document at {url} is redirected too often.")
 
@@ -206,7 +217,14 @@ class OpenApi:
         overrides = _match(self._overrides, listed, "overrides")
         paginate = _match(self._paginate, listed, "paginate")
         tools: dict[str, Tool[..., Any]] = {}
-        for entry in choose_entries(listed, self._include, self._exclude):
+        chosen = choose_entries(listed, self._include, self._exclude)
+        if self._max_tools is not None and len(chosen) > self._max_tools:
+            skip(
+                "further operations",
+                f"only the first {self._max_tools:,} of {len(chosen):,} are taken: name some with include",
+            )
+            chosen = chosen[: self._max_tools]
+        for entry in chosen:
             try:
                 options = {key: value for one in overrides.get(id(entry), ()) for key, value in one.items()}
                 pagination = paginate.get(id(entry), [None])[-1]
