@@ -109,7 +109,7 @@ class SqlSessionStore:
         return await self._database.run(write)
 
 
-def _build_list(*, has_tenant: bool, is_before: bool) -> Select[Any]:
+def _build_list(*, has_tenant: bool, is_before: bool) -> Select[Any, Any, Any, Any]:
     tenant = table.c.tenant_id
     found = select(table.c.session_id, tenant, table.c.customer_id, table.c.saved_at)
     found = found.where(tenant == bindparam("of_tenant") if has_tenant else tenant.is_(None))
