@@ -259,7 +259,7 @@ async def test_a_claim_whose_approval_is_gone_or_cannot_be_read_leaves_everythin
 
 async def test_a_claim_whose_approval_is_gone_does_not_hide_what_an_approver_made_of_the_same_call_before() -> None:
     class Gone(MemoryApprovals):
-        async def consume(self, token: str, *, now: float) -> bool:
+        async def consume(self, token: str, *, now: float, call_id: str | None = None) -> bool:
             return False
 
     ledger, approval = MemoryLedger(), cast(Any, type("Token", (), {"token": "t-1"}))
