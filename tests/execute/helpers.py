@@ -132,6 +132,11 @@ class Book(MemoryLedger):
         await super().settle(entry, **given)
         self.settled.append(entry)
 
+    def rewrite(self, entry: Entry) -> None:
+        """Write another state of a call, as if somebody else had."""
+        ref = (entry.session_id, entry.call_id)
+        self._replace(ref, self._by_id[ref], entry)
+
     async def entry(self, call_id: str = "c-1", session_id: str = "s-1") -> Entry | None:
         return (await super().recall(session_id=session_id, call_id=call_id)).by_id
 

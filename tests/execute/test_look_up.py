@@ -9,7 +9,7 @@ from msgspec import structs
 from handrail import Executor, Policy, Provenance, Rule, ToolError, tool
 from handrail.core import ApprovalDecided, CallFinished
 from handrail.execute import MemoryLedger, Timeouts
-from tests.execute.helpers import ALLOWED, Heard, Held, at, call, code_of, list_unawaited
+from tests.execute.helpers import ALLOWED, Book, Heard, Held, at, call, code_of, list_unawaited
 
 
 class Shop:
@@ -213,13 +213,13 @@ async def test_a_ledger_that_hangs_in_a_timeout_of_its_own_never_cancels_the_cal
 
 @pytest.mark.parametrize(("ends", "text"), [("paid", "`pay` was done at"), ("refused", "`pay` failed at")])
 async def test_of_what_was_erased_it_is_still_known_whether_it_was_done(ends: str, text: str) -> None:
-    shop, ledger = Shop(), MemoryLedger()
+    shop, book = Shop(), Book()
     shop.ends = ends
-    executor = Executor([shop.pay], policy=ALLOWED, ledger=ledger)
+    executor = Executor([shop.pay], policy=ALLOWED, ledger=book)
     await executor.run(call("pay", "c-1", invoice="R-1", amount=77), at())
-    entry = (await ledger.recall(session_id="s-1", call_id="c-1")).by_id
+    entry = await book.entry()
     assert entry is not None
-    ledger._write(structs.replace(entry, erased_at=1.0))  # pyright: ignore[reportPrivateUsage]
+    book.rewrite(structs.replace(entry, erased_at=1.0))
 
     again = await executor.run(call("pay", "c-1", invoice="R-1", amount=77), at())
     assert (again.origin, again.ok, shop.runs) == ("replayed", ends == "paid", 1)

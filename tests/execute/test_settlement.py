@@ -453,7 +453,7 @@ async def test_a_doubt_says_until_when_its_handler_may_still_run() -> None:
     [ended] = await executor.doubts()
     entry = await book.entry()
     assert entry is not None
-    book._write(structs.replace(entry, state="running", lease_until=1.0))  # pyright: ignore[reportPrivateUsage]
+    book.rewrite(structs.replace(entry, state="running", lease_until=1.0))
     [may_run] = await executor.doubts()
 
     assert ended.run_until == ended.claimed_at

@@ -1,7 +1,7 @@
 """What makes two deliveries the same call, and two calls the same effect: a call's arguments, and their digests."""
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
@@ -38,7 +38,7 @@ class CallArguments(Struct, frozen=True, gc=False):
     identity: str
     """What makes two deliveries with one id the same call: whose it is, and what the model sent."""
     digest: str
-    """Of all values: what makes the arguments of two calls equal."""
+    """Of all values: what makes the arguments of two calls of one effect equal."""
     key: str
     """What makes two calls the same effect, with its scope: the tool's `key`, or the values that are no defaults."""
     full_key: str
@@ -70,7 +70,7 @@ class CallDigests:
         """The identity of a call as the model sent it, before any hook."""
         customer = "" if context.customer_id is None else f"c{context.customer_id}"
         sent = normalize_numbers(sent_call.arguments_json or "{}")
-        return self._digest([_write_sent(_write_scope(sent_call.name, context), customer, sent)])[0]
+        return self._digest(_write_sent(_write_scope(sent_call.name, context.tenant_id), customer, sent))
 
     def read_call(
         self, tool: Tool[..., Any], call: ToolCall, context: ToolContext[Any], sent_call: ToolCall, value: Any = None
@@ -82,7 +82,6 @@ class CallDigests:
         if value is None:
             value = tool.parse(call.arguments_json)
         arguments = tool.dump(value)
-        # First all texts, then all digests.
         full, changed = write_arguments(tool, call, value, arguments)
         sent = normalize_numbers(sent_call.arguments_json or "{}")
         if tool.key is not None:
@@ -90,27 +89,26 @@ class CallDigests:
         else:
             full_key = full
         lock_key = None if tool.lock_key is None else compute_key(tool.lock_key, tool, call, value, arguments)
-        scope = _write_scope(tool.name, context)
+        scope = _write_scope(tool.name, context.tenant_id)
         customer = "" if context.customer_id is None else f"c{context.customer_id}"
         # A session never equals a customer of the same name.
         owner = customer or f"s{context.session_id}"
         effect = f"{scope}{len(owner)},{owner}"
         if tool.repeatable:
             effect = f"{effect}{len(context.session_id)},{context.session_id}{len(call.id)},{call.id}"
-        sent_scope = scope if sent_call.name == tool.name else _write_scope(sent_call.name, context)
-        texts = [_write_sent(sent_scope, customer, sent), scope + full, effect + full_key]
-        if changed != full_key:
-            texts.append(effect + changed)
-        digests = self._digest(texts)
+        sent_scope = scope if sent_call.name == tool.name else _write_scope(sent_call.name, context.tenant_id)
+        identity = self._digest(_write_sent(sent_scope, customer, sent))
+        full_digest = self._digest(effect + full_key)
         return CallArguments(
             call=call,
             sent_call=sent_call,
             value=value,
             arguments=arguments,
-            identity=digests[0],
-            digest=digests[1],
-            key=digests[-1],
-            full_key=digests[2],
+            identity=identity,
+            # Without a key of the tool, the full key is made of all values.
+            digest=full_digest if tool.key is None else self._digest(scope + full),
+            key=full_digest if changed == full_key else self._digest(effect + changed),
+            full_key=full_digest,
             lock_key=lock_key,
         )
 
@@ -121,8 +119,8 @@ class CallDigests:
         full, _ = write_arguments(tool, call, value, arguments)
         definition = tool.definition_digest
         customer = "" if context.customer_id is None else f"c{context.customer_id}"
-        scope = f"{_write_scope(tool.name, context)}{definition},{len(customer)},{customer}"
-        return self._digest([scope + full])[0]
+        scope = f"{_write_scope(tool.name, context.tenant_id)}{definition},{len(customer)},{customer}"
+        return self._digest(scope + full)
 
     def digest_secret(self, secret: bytes) -> str:
         """What stands for a secret in arguments: the same for the same secret, and it says nothing about it."""
@@ -136,18 +134,15 @@ class CallDigests:
         digest.update(b"row," + row)
         return digest.hexdigest()
 
-    def _digest(self, texts: list[str]) -> list[str]:
-        keyed = self._keyed or self.load_key()
-        digests: list[str] = []
-        for text in texts:
-            digest = keyed.copy()
-            digest.update(text.encode("utf-8", "surrogatepass"))
-            digests.append(digest.hexdigest())
-        return digests
+    def _digest(self, text: str) -> str:
+        digest = (self._keyed or self.load_key()).copy()
+        digest.update(text.encode("utf-8", "surrogatepass"))
+        return digest.hexdigest()
 
 
-def _write_scope(name: str, context: ToolContext[Any]) -> str:
-    tenant = context.tenant_id or ""
+@lru_cache(maxsize=1_024)
+def _write_scope(name: str, tenant_id: str | None) -> str:
+    tenant = tenant_id or ""
     # Every part but the last has its length before it: two different calls never make the same text.
     return f"{VERSION},{len(name)},{len(tenant)},{name}{tenant}"
 

@@ -109,7 +109,7 @@ def normalize_numbers(text: str) -> str:
         return text
 
 
-_FRACTION: Final = LazyPattern(r"\d[.eE]")
+_FRACTION: Final = LazyPattern(r"[0-9][.eE]")
 
 
 def normalize_canonical(text: str) -> str:

@@ -3,6 +3,7 @@
 import asyncio
 import math
 import time
+from collections.abc import Awaitable
 from contextlib import suppress
 from time import perf_counter
 from typing import Any, Final
@@ -335,7 +336,13 @@ class EffectRunner:
         self._claims[running.ref] = running
         try:
             started = self._build_started(effect, authorization.decision)
-            if not await self._claim(effect, entry, authorization, started, is_new=is_new):
+            claiming, step = self._begin_claim(effect, entry, authorization, started, is_new=is_new)
+            try:
+                is_claimed = await claiming
+            except BaseException as error:
+                await self._undo_claim(effect, entry, step, error)
+                raise
+            if not is_claimed:  # Another call was faster, or it is known already.
                 return None
             effect.is_recalled, effect.decision = True, authorization.decision
             return await self._run_claimed(effect, entry, authorization.approval, started, admission)
@@ -561,7 +568,7 @@ class EffectRunner:
             is_durable=effect.tool.durable,
         )
 
-    async def _claim(
+    def _begin_claim(
         self,
         effect: EffectCall,
         entry: Entry,
@@ -569,27 +576,32 @@ class EffectRunner:
         started: CallStarted | None,
         *,
         is_new: bool,
-    ) -> bool:
-        """Write the entry and consume the approval; False if another call was faster, or is known already."""
-        options: dict[str, Any] = {"is_new": True} if is_new else {}
+    ) -> tuple[Awaitable[bool], ShieldedStep[bool] | None]:
+        """What writes the entry and consumes the approval, and its step, if that may outlive the wait for it."""
+        approval, approvals = authorization.approval, self._approvals
+        audited = started if self._is_audited else None
         if effect.tool.durable and effect.stored is None and self.durable is not None:
-            options |= {"item": self._build_row(effect, entry, self.durable), "work": self.durable.work}
-        claiming = self._ledger.claim(
-            entry,
-            approval=authorization.approval,
-            approvals=self._approvals,
-            started=started if self._is_audited else None,
-            **options,
-        )
-        claim = None if self._is_immediate else ShieldedStep(claiming, is_plain=self._is_plain)
-        try:
-            return await (claiming if claim is None else effect.budget.run_shielded(claim))
-        except BaseException as error:
-            log.exception("the ledger cannot be written")
-            result = failure_results.unavailable(effect.tool.name)
-            await self._settlement.undo_claim(entry, claim, result)
-            if not isinstance(error, Exception):
-                raise
+            options: dict[str, Any] = {"item": self._build_row(effect, entry, self.durable), "work": self.durable.work}
+            if is_new:
+                options["is_new"] = True
+            claiming = self._ledger.claim(entry, approval=approval, approvals=approvals, started=audited, **options)
+        elif is_new:
+            claiming = self._ledger.claim(entry, approval=approval, approvals=approvals, started=audited, is_new=True)
+        else:
+            claiming = self._ledger.claim(entry, approval=approval, approvals=approvals, started=audited)
+        if self._is_immediate:
+            return claiming, None
+        step = ShieldedStep(claiming, is_plain=self._is_plain)
+        return effect.budget.run_shielded(step), step
+
+    async def _undo_claim(
+        self, effect: EffectCall, entry: Entry, step: ShieldedStep[bool] | None, error: BaseException
+    ) -> None:
+        """A claim failed: undo what may have been written of it. The call is unavailable, unless it was cancelled."""
+        log.error("the ledger cannot be written", exc_info=error)
+        result = failure_results.unavailable(effect.tool.name)
+        await self._settlement.undo_claim(entry, step, result)
+        if isinstance(error, Exception):
             raise Refusal(result, effect.decision) from error
 
     async def _answer_unclaimed(self, effect: EffectCall, unavailable: ToolResult, admission: Admission) -> ToolResult:
@@ -633,7 +645,7 @@ class EffectRunner:
     ) -> ToolResult:
         """Run the handler of a claimed call, and settle it; `earlier` is the entry that it was taken over from."""
         running, compiled, context, value = effect.running, effect.compiled, effect.context, effect.actual.value
-        ref = (entry.session_id, entry.call_id)
+        ref = running.ref if earlier is None else (entry.session_id, entry.call_id)
         if len(self._unsettled) < _MAX_UNSETTLED:
             self._unsettled.add(ref)
         else:

@@ -484,19 +484,22 @@ class MemoryLedger:
         work: "Work | None" = None,
         is_new: bool = False,
     ) -> bool:
-        ref = (entry.session_id, entry.call_id)
-        newest, newest_full = self._by_key.get(entry.key), self._by_full_key.get(entry.full_key)
-        if ref in self._by_id or entry.number != (newest.number + 1 if newest else 0):
+        ref, key, full_key = (entry.session_id, entry.call_id), entry.key, entry.full_key
+        newest, newest_full = self._by_key.get(key), self._by_full_key.get(full_key)
+        if ref in self._by_id or entry.number != (0 if newest is None else newest.number + 1):
             return False
-        if entry.full_number != (newest_full.full_number + 1 if newest_full else 0):
+        if entry.full_number != (0 if newest_full is None else newest_full.full_number + 1):
             return False
-        if is_new and (newest or newest_full or entry.key in self._by_sent_key):
+        if is_new and not (newest is newest_full is None and key not in self._by_sent_key):
             return False
         if len(self._by_id) >= self._max_entries:
             self._make_room(entry.claimed_at)
         # The entry is written before the approval is consumed, so that nobody can claim in between.
         newest_sent = self._by_sent_key.get(entry.sent_key)
-        self._write(entry)
+        self._by_id[ref] = self._by_key[key] = self._by_full_key[full_key] = entry
+        self._unsettled[ref] = None
+        if entry.sent_key and entry.sent_key != key:
+            self._by_sent_key[entry.sent_key] = entry
         if item is not None and work is not None:
             await work.hold(item, lease=entry.lease_until - entry.claimed_at)
         if approval is None and isinstance(approvals, MemoryApprovals) and entry.session_id not in approvals.by_session:
@@ -522,21 +525,24 @@ class MemoryLedger:
             (self._by_sent_key, entry.sent_key, newest_sent),
         )
         for by_key, key, previous in before:
+            # What is known of the entry before now: it may have been shortened meanwhile.
+            previous = None if previous is None else self._by_id.get((previous.session_id, previous.call_id))
             if previous is not None:
                 by_key[key] = previous
             elif by_key.get(key) is entry:  # One is only kept by its sent key if an approver changed its arguments.
                 del by_key[key]
 
     async def settle(self, entry: Entry, *, work: "Work | None" = None) -> None:
-        known = self._by_id.get((entry.session_id, entry.call_id))
+        ref = (entry.session_id, entry.call_id)
+        known = self._by_id.get(ref)
         if known is not None and known.owner != entry.owner:
             if entry.state == "failed":  # Nothing happened, so that there is nothing to write.
                 return
             raise CallTakenOverError(entry.tool)
         if known is not None and known.state != "committed":
-            self._write(entry)
+            self._replace(ref, known, entry)
             if (size := _measure_entry(entry)) > _SMALL:
-                self._limit_bytes((entry.session_id, entry.call_id), size)
+                self._limit_bytes(ref, size)
         if work is not None and entry.state != "unknown":
             await work.end(session_id=entry.session_id, call_id=entry.call_id)
 
@@ -550,13 +556,7 @@ class MemoryLedger:
 
     def _shorten(self, ref: CallRef) -> None:
         whole = self._by_id[ref]
-        entry = self._by_id[ref] = _shorten_entry(whole)
-        if self._by_key.get(whole.key) is whole:
-            self._by_key[whole.key] = entry
-        if self._by_full_key.get(whole.full_key) is whole:
-            self._by_full_key[whole.full_key] = entry
-        if self._by_sent_key.get(whole.sent_key) is whole:
-            self._by_sent_key[whole.sent_key] = entry
+        self._replace(ref, whole, _shorten_entry(whole))
 
     async def take_over(
         self,
@@ -571,14 +571,15 @@ class MemoryLedger:
         if known is None or known.state not in ("running", "unknown") or not is_unchanged(known, entry):
             return None
         taken = take_entry(entry, owner=owner, lease_until=lease_until, run_until=run_until)
-        self._write(taken)
+        self._replace((entry.session_id, entry.call_id), known, taken)
         return taken
 
     async def renew(self, entries: Sequence[Entry], *, lease_until: float) -> None:
         for entry in entries:
-            known = self._by_id.get((entry.session_id, entry.call_id))
+            ref = (entry.session_id, entry.call_id)
+            known = self._by_id.get(ref)
             if known is not None and known.owner == entry.owner and known.state == "running":
-                self._write(structs.replace(known, lease_until=lease_until))
+                self._replace(ref, known, structs.replace(known, lease_until=lease_until))
 
     async def end_renewals(self) -> None:
         pass
@@ -597,35 +598,36 @@ class MemoryLedger:
         return list(islice(doubts, limit))
 
     async def record_answer(self, entry: Entry, answer: VerifyAnswer) -> None:
-        known = self._by_id.get((entry.session_id, entry.call_id))
+        ref = (entry.session_id, entry.call_id)
+        known = self._by_id.get(ref)
         if known is not None and known.state in ("running", "unknown") and is_unchanged(known, entry):
-            self._write(structs.replace(known, recorded=with_answer(known, answer)))
+            self._replace(ref, known, structs.replace(known, recorded=with_answer(known, answer)))
 
     async def resolve(self, entry: Entry, *, work: "Work | None" = None) -> bool:
-        known = self._by_id.get((entry.session_id, entry.call_id))
+        ref = (entry.session_id, entry.call_id)
+        known = self._by_id.get(ref)
         if known is None or known.owner != entry.owner or known.state not in ("running", "unknown"):
             return False
-        self._write(entry)
+        self._replace(ref, known, entry)
         if work is not None:
             await work.end(session_id=entry.session_id, call_id=entry.call_id)
         return True
 
-    def _write(self, entry: Entry) -> None:
-        ref = (entry.session_id, entry.call_id)
+    def _replace(self, ref: CallRef, known: Entry, entry: Entry) -> None:
+        """Write an entry in the place of what is known of its call; the newest of its keys stay the newest."""
         self._by_id[ref] = entry
-        newest = self._by_key.get(entry.key)
-        if newest is None or newest.number <= entry.number:
-            self._by_key[entry.key] = entry
-        newest = self._by_full_key.get(entry.full_key)
-        if newest is None or newest.full_number <= entry.full_number:
-            self._by_full_key[entry.full_key] = entry
-        if entry.sent_key and entry.sent_key != entry.key:
-            self._by_sent_key[entry.sent_key] = entry
+        if self._by_key.get(known.key) is known:
+            self._by_key[known.key] = entry
+        if self._by_full_key.get(known.full_key) is known:
+            self._by_full_key[known.full_key] = entry
+        if self._by_sent_key and self._by_sent_key.get(known.sent_key) is known:
+            self._by_sent_key[known.sent_key] = entry
         if entry.state in ("committed", "failed"):
             self._settled[ref] = entry.settled_at or entry.claimed_at
             self._unsettled.pop(ref, None)
         else:
             self._unsettled[ref] = None
+            self._settled.pop(ref, None)
 
     def _make_room(self, now: float) -> None:
         while len(self._by_id) >= self._max_entries:
