@@ -73,8 +73,8 @@ def to_json(result: TurnResult) -> dict[str, Any]:
     """What the page shows. The arguments of an approval are what will run: show these, not the model's words, and why
     it is asked: `question` says when the same was already done."""
     approvals = [
-        {"token": one.token, "tool": one.tool, "arguments": one.arguments, "question": one.question}
-        for one in result.approvals
+        {"token": approval.token, "tool": approval.tool, "arguments": approval.arguments, "question": approval.question}
+        for approval in result.approvals
     ]
     return {"text": result.text, "stop_reason": result.stop_reason, "approvals": approvals}
 

@@ -102,11 +102,11 @@ def list_options(path: str) -> list[Option]:
             for name, member in found.members.items()
             if member.is_attribute and not name.startswith("_") and is_field(member)
         ]
-    texts = {name: text for one in (found, function) for name, text in read_arguments(one).items()}
+    texts = {name: text for documented in (found, function) for name, text in read_arguments(documented).items()}
     return [
-        Option(one.name, render_default(one.default), texts.get(one.name, ""))
-        for one in function.parameters
-        if one.name != "self" and not one.kind.value.startswith("variadic")
+        Option(parameter.name, render_default(parameter.default), texts.get(parameter.name, ""))
+        for parameter in function.parameters
+        if parameter.name != "self" and not parameter.kind.value.startswith("variadic")
     ]
 
 
@@ -120,10 +120,10 @@ def read_arguments(described: Any) -> dict[str, str]:
     if described.docstring is None:
         return {}
     return {
-        one.name: clean(one.description)
+        item.name: clean(item.description)
         for section in described.docstring.parsed
         if section.kind is griffe.DocstringSectionKind.parameters
-        for one in section.value
+        for item in section.value
     }
 
 
@@ -159,10 +159,14 @@ def render_options() -> str:
             if group[0] not in NAMES:
                 parts.append(", ".join(f"[`{path}`][{path}]" for path in group))
             options = list_options(group[0])
-            if any(one.default != "–" for one in options):
+            if any(option.default != "–" for option in options):
                 rows = ["| option | default | meaning |", "|---|---|---|"]
-                rows += [f"| `{one.name}` | {one.default} | {one.text} |" for one in options]
+                rows += [f"| `{option.name}` | {option.default} | {option.text} |" for option in options]
             else:
-                rows = ["| option | meaning |", "|---|---|", *(f"| `{one.name}` | {one.text} |" for one in options)]
+                rows = [
+                    "| option | meaning |",
+                    "|---|---|",
+                    *(f"| `{option.name}` | {option.text} |" for option in options),
+                ]
             parts.append("\n".join(rows))
     return "\n\n".join(parts) + "\n"

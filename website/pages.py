@@ -28,7 +28,7 @@ def find_examples() -> dict[str, list[Path]]:
     found: dict[str, list[Path]] = {}
     for path in sorted((ROOT / "examples").iterdir()):
         if path.is_dir() and not path.name.startswith(("_", ".")):
-            files = [one for one in sorted(path.rglob("*")) if one.is_file() and "__pycache__" not in one.parts]
+            files = [file for file in sorted(path.rglob("*")) if file.is_file() and "__pycache__" not in file.parts]
             found[path.name] = files
         elif path.suffix == ".py":
             found[path.stem] = [path, *sorted(path.parent.glob(f"{path.stem}.y*ml"))]

@@ -59,7 +59,7 @@ def render_module(module: str, names: list[str], described: dict[str, str]) -> s
     parts = [f"# {module}", summary]
     for name in names:
         if module in SHOWN_AS_MODULES and name.islower():
-            members = [one for one in FORMAT_FUNCTIONS if has_function(f"{module}.{name}", one)]
+            members = [member for member in FORMAT_FUNCTIONS if has_function(f"{module}.{name}", member)]
             parts.append(f"::: {module}.{name}\n    options:\n      members: [{', '.join(members)}]\n")
         elif described.get(name, module) == module or not is_same(module, name):
             parts.append(f"::: {module}.{name}\n")

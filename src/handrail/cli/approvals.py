@@ -49,7 +49,7 @@ async def _list(options: argparse.Namespace) -> int:
             found = await store.approvals.history(tenant_id=options.tenant, limit=options.limit)
         else:
             found = await store.approvals.pending(tenant_id=options.tenant, limit=options.limit)
-    for approval in sorted(found, key=lambda one: one.created_at):
+    for approval in sorted(found, key=lambda approval: approval.created_at):
         if options.json:
             print(compact_json(_to_dict(approval)))
             continue

@@ -120,22 +120,22 @@ async def _test(options: argparse.Namespace) -> int:
             since=since,
             max_calls=options.limit,
         )
-    for one in found.changed:
-        row = one.row
+    for changed in found.changed:
+        row = changed.row
         if options.json:
             values = {"session_id": row.session_id, "call_id": row.call_id, "tool": row.tool, "at": row.at}
             values |= {
-                "before": one.before,
-                "after": one.after_text,
-                "rule": one.after.rule,
-                "source": one.after.source,
+                "before": changed.before,
+                "after": changed.after_text,
+                "rule": changed.after.rule,
+                "source": changed.after.source,
             }
             print(json.dumps(values))
             continue
         where = f"session {row.session_id}  call {row.call_id or '-'}"
-        print(escape_line(f"{format_time(row.at)}  {row.tool}  {one.before} -> {one.after_text}  {where}"))
-        print(escape_line(f"  by {one.after.rule} ({one.after.source}) {one.after.reason}".rstrip()))
-        for line in one.lines:
+        print(escape_line(f"{format_time(row.at)}  {row.tool}  {changed.before} -> {changed.after_text}  {where}"))
+        print(escape_line(f"  by {changed.after.rule} ({changed.after.source}) {changed.after.reason}".rstrip()))
+        for line in changed.lines:
             print(escape_line(f"  {line}"))
     for reason, count in found.undecided.items():
         print(escape_line(f"{count} not decided: {reason}"), file=sys.stderr)

@@ -546,10 +546,10 @@ class _Pruner:
         if isinstance(value, list):
             every = cast(list[Any], value)
             kept: list[Any] = []
-            for one in every:
+            for item in every:
                 if self._left <= 0:
                     return [*kept, f"[{len(every) - len(kept)} more left out]"]
-                kept.append(self.prune(one))
+                kept.append(self.prune(item))
             return kept
         if isinstance(value, dict):
             members = cast(dict[str, Any], value)

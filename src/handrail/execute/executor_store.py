@@ -96,7 +96,7 @@ def find_work(store: Store | StoreParts) -> Work | None:
 
 def _require(part: T, name: str, members: Iterable[str]) -> T:
     """A part with what every call needs of it, or `ConfigError`: a user's own is checked when the executor is built."""
-    if missing := [one for one in members if not hasattr(type(part), one) and not hasattr(part, one)]:
+    if missing := [member for member in members if not hasattr(type(part), member) and not hasattr(part, member)]:
         raise ConfigError(f"{name} must have {', '.join(map(repr, missing))}, got a {type(part).__name__} without.")
     return part
 

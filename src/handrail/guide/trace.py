@@ -89,7 +89,7 @@ class TurnTrace(Struct, frozen=True, kw_only=True, omit_defaults=True):
     model_calls: int = 0
 
     def __repr__(self) -> str:
-        calls = sum(candidate.call is not None for one in self.iterations for candidate in one.candidates)
+        calls = sum(candidate.call is not None for iteration in self.iterations for candidate in iteration.candidates)
         counts = f"{len(self.iterations)} iterations, {calls} calls, {self.model_calls} model calls"
         return f"<TurnTrace: session {shorten(self.session_id)!r}, turn {self.turn}: {counts}>"
 

@@ -59,7 +59,7 @@ def build_turns(conversation: Conversation, rows: Sequence[AuditRow], approvals:
     # A read that is allowed has its decision in the row of its end.
     decided = {row.call_id: row for row in rows if row.kind in ("decision_made", "call_finished") and row.action}
     finished = {row.call_id: row for row in rows if row.kind == "call_finished"}
-    asked = {one.call_id: one for one in approvals}
+    asked = {approval.call_id: approval for approval in approvals}
     results = {result.call_id: result for result in conversation.results}
 
     def view(call: ToolCall) -> CallView:
@@ -81,7 +81,7 @@ def build_turns(conversation: Conversation, rows: Sequence[AuditRow], approvals:
         elif not isinstance(message, ToolMessage):
             turns.append(TurnView(message="", replies=[message.text], calls=[]))
     if turns:
-        turns[-1].calls.extend(view(one.call) for one in conversation.pending)
+        turns[-1].calls.extend(view(pending.call) for pending in conversation.pending)
     return turns
 
 

@@ -178,7 +178,8 @@ class Console:
     async def _decide(self, request: Request, session: BrowserSession) -> Response:
         pending = await self._store.approvals.pending(tenant_id=session.key.tenant_id, limit=_LISTED + 1)
         waiting = [
-            await self._describe_question(one) for one in sorted(pending[:_LISTED], key=lambda one: one.created_at)
+            await self._describe_question(approval)
+            for approval in sorted(pending[:_LISTED], key=lambda approval: approval.created_at)
         ]
         more = len(pending) > _LISTED
         return self.show(request, session, "decide.html", waiting=waiting, more=more, limit=_CARD_CHARS)
@@ -270,7 +271,9 @@ class Console:
         before = await self._store.approvals.history(
             tool=approval.tool, customer_id=approval.customer_id, tenant_id=approval.tenant_id, limit=6
         )
-        earlier = [one for one in before[::-1] if one.token != approval.token and one.tenant_id == approval.tenant_id]
+        earlier = [
+            known for known in before[::-1] if known.token != approval.token and known.tenant_id == approval.tenant_id
+        ]
         return {"approval": approval, "rule": rule, "earlier": earlier[:5], "now": time.time()}
 
     # Doubts.
@@ -347,13 +350,13 @@ class Console:
         tenant = _choose_tenant(session, filters.tenant)
         pending = await self._store.approvals.pending(tenant_id=tenant, session_id=filters.session or None, limit=500)
         wanted = [
-            one
-            for one in pending
-            if one.created_at <= time.time() - least
-            and filters.tool in ("", one.tool)
-            and filters.customer in ("", one.customer_id)
+            approval
+            for approval in pending
+            if approval.created_at <= time.time() - least
+            and filters.tool in ("", approval.tool)
+            and filters.customer in ("", approval.customer_id)
         ]
-        return sorted(wanted, key=lambda one: one.created_at), ""
+        return sorted(wanted, key=lambda approval: approval.created_at), ""
 
     async def _stream(self, request: Request, session: BrowserSession) -> Response:
         """Server-sent events: each is the row of a call that has ended."""

@@ -203,7 +203,9 @@ def _can_keep_sources(pool: TenantPool, cfg: TenantConfig) -> bool:
         return True
     names = ("mcp_servers", "openapi", "secrets")
     is_same = all(getattr(pool.config, name) == getattr(cfg, name) for name in names)
-    return is_same and (pool.sources is None or all(one.state != "failed" for one in pool.sources.status.values()))
+    return is_same and (
+        pool.sources is None or all(status.state != "failed" for status in pool.sources.status.values())
+    )
 
 
 async def _close_replaced(sources: Sources) -> None:

@@ -357,7 +357,7 @@ class SqliteConnections:
             if reader.is_gathering or not reader.waiting:
                 return reader
         if len(self._readers) >= self._max_readers:
-            return min(self._readers, key=lambda one: one.waiting)
+            return min(self._readers, key=lambda thread: thread.waiting)
         name = f"handrail:sqlite-reader-{len(self._readers)}"
         reader = SqliteReader(self.files, self._plans, timeout=self._timeout, name=name)
         self._readers.append(reader)

@@ -83,11 +83,11 @@ def verify(executor: Executor, options: argparse.Namespace) -> int:
     finally:
         if build_store is not None:
             run_processes(lambda: asyncio.run(_remove(build_store, name)))
-    guarantees = [_accept(one, options.accept) for one in guarantees]
+    guarantees = [_accept(guarantee, options.accept) for guarantee in guarantees]
     print(format_report(guarantees))
     if options.junit is not None:
         options.junit.write_text(format_junit(guarantees), "utf-8")
-    return 1 if any(one.is_failed for one in guarantees) else 0
+    return 1 if any(guarantee.is_failed for guarantee in guarantees) else 0
 
 
 def choose_tools(executor: Executor, names: Sequence[str]) -> list[Tool[..., Any]]:

@@ -247,14 +247,14 @@ CellOutcome = tuple[GuaranteeStatus, str]
 
 def _judge(cell: Cell, told: list[Told], *, effects: int = 1) -> CellOutcome:
     """Whether the effect took place as often as it should, and every result says so."""
-    codes = ", ".join(one.code for one in told)
+    codes = ", ".join(answer.code for answer in told)
     if (count := cell.count_effects()) > effects:
         return "fails", f"it took place {count} times; the results were {codes}"
-    if any(one.is_false for one in told):
+    if any(answer.is_false for answer in told):
         return "fails", f"it took place {count} times, and the results were {codes}"
-    if count < effects and all(one.code == "approval_required" for one in told):
+    if count < effects and all(answer.code == "approval_required" for answer in told):
         return "fails", "it did not take place: the approval that one process stored is not known to another"
-    if count < effects and all(one.code not in _INCONCLUSIVE for one in told):
+    if count < effects and all(answer.code not in _INCONCLUSIVE for answer in told):
         return "fails", f"it did not take place; the results: {codes}"
     return "holds", ""
 

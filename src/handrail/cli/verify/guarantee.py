@@ -36,15 +36,15 @@ def format_report(guarantees: Sequence[Guarantee]) -> str:
     """The report as text: the executor's guarantees, then those of each tool."""
     lines: list[str] = []
     tool: str | None = None
-    for one in guarantees:
-        if one.tool != tool:
-            tool = one.tool
+    for guarantee in guarantees:
+        if guarantee.tool != tool:
+            tool = guarantee.tool
             lines.append(f"\n{tool}")
-        lines.append(f"  {_SHOWN[one.status]:<10}{one.title}")
-        if one.text and one.status != "holds":
-            lines.append(f"            {one.text}")
-    failed = [one for one in guarantees if one.is_failed]
-    tried = [one for one in guarantees if one.status != "not tried"]
+        lines.append(f"  {_SHOWN[guarantee.status]:<10}{guarantee.title}")
+        if guarantee.text and guarantee.status != "holds":
+            lines.append(f"            {guarantee.text}")
+    failed = [guarantee for guarantee in guarantees if guarantee.is_failed]
+    tried = [guarantee for guarantee in guarantees if guarantee.status != "not tried"]
     lines.append(f"\n{len(tried) - len(failed)} of {len(tried)} guarantees hold or are accepted.")
     return "\n".join(lines)
 
@@ -53,14 +53,16 @@ def format_junit(guarantees: Sequence[Guarantee]) -> str:
     """The report as JUnit XML, which CI systems show."""
     counts = {
         "tests": str(len(guarantees)),
-        "failures": str(sum(one.is_failed for one in guarantees)),
-        "skipped": str(sum(one.status in ("not tried", "accepted") for one in guarantees)),
+        "failures": str(sum(guarantee.is_failed for guarantee in guarantees)),
+        "skipped": str(sum(guarantee.status in ("not tried", "accepted") for guarantee in guarantees)),
     }
     suite = ElementTree.Element("testsuite", {"name": "handrail verify", **counts})
-    for one in guarantees:
-        case = ElementTree.SubElement(suite, "testcase", {"classname": one.tool or "executor", "name": one.title})
-        if one.is_failed:
-            ElementTree.SubElement(case, "failure", {"message": one.text})
-        elif one.status != "holds":
-            ElementTree.SubElement(case, "skipped", {"message": one.text})
+    for guarantee in guarantees:
+        case = ElementTree.SubElement(
+            suite, "testcase", {"classname": guarantee.tool or "executor", "name": guarantee.title}
+        )
+        if guarantee.is_failed:
+            ElementTree.SubElement(case, "failure", {"message": guarantee.text})
+        elif guarantee.status != "holds":
+            ElementTree.SubElement(case, "skipped", {"message": guarantee.text})
     return ElementTree.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"

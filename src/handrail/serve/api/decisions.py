@@ -223,7 +223,7 @@ def build_router() -> APIRouter:
             tenant_id=choose_tenant(key, tenant_id),
             limit=limit,
         )
-        return DoubtList(items=[_build_doubt(one) for one in items if is_visible(key, one.tenant_id)])
+        return DoubtList(items=[_build_doubt(doubt) for doubt in items if is_visible(key, doubt.tenant_id)])
 
     @router.post(
         "/doubts/resolve",
@@ -298,7 +298,7 @@ def _finish(service: Service, request: Request, key: ApiKey, known: Approval, af
 
 
 def _build_page(key: ApiKey, items: list[Approval], last: Approval | None) -> ApprovalPage:
-    seen = [build_approval(one) for one in items if is_visible(key, one.tenant_id)]
+    seen = [build_approval(item) for item in items if is_visible(key, item.tenant_id)]
     return ApprovalPage(items=seen, next=None if last is None else last.token)
 
 

@@ -116,7 +116,7 @@ def add_error_handlers(api: FastAPI) -> None:
 
     async def answer_invalid(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
-        fields = [(".".join(map(str, one["loc"])), str(one["msg"])) for one in error.errors()]
+        fields = [(".".join(map(str, problem["loc"])), str(problem["msg"])) for problem in error.errors()]
         listed = "; ".join(f"{field}: {text}" for field, text in fields[:3])
         return respond_problem(
             request, ApiError(422, "invalid_arguments", f"The request is not valid. {listed}", fields=fields)

@@ -109,7 +109,7 @@ def build_router(service: Service) -> APIRouter:
     async def list_keys(request: Request, key: ApiKey = allow("admin")) -> KeyList:
         """The keys of a tenant, or every key."""
         found = await service.store.keys.list(tenant_id=key.tenant_id)
-        return KeyList(items=[_build_key(one) for one in found])
+        return KeyList(items=[_build_key(api_key) for api_key in found])
 
     @router.post("/keys", summary="Create a key", status_code=201, responses=errors | describe_errors(400))
     async def create_key(request: Request, body: CreateKeyBody, key: ApiKey = allow("admin")) -> CreatedKeyBody:

@@ -288,9 +288,11 @@ def build_router(service: Service, conversations: Conversations, *, json_timeout
         tenant = choose_tenant(key, tenant_id) if key.role != "caller" else key.tenant_id
         older_than = None if before is None else _read_cursor(before)
         found = await service.store.sessions.list_saved(tenant_id=tenant, limit=limit, before=older_than)
-        named = [(find_session_name(tenant, one.session_id), one) for one in found]
+        named = [(find_session_name(tenant, session.session_id), session) for session in found]
         # Those without a name are the application's own, which no route shows.
-        items = [SessionSummaryBody(name=name, **structs.asdict(one)) for name, one in named if name is not None]
+        items = [
+            SessionSummaryBody(name=name, **structs.asdict(session)) for name, session in named if name is not None
+        ]
         return SessionPage(items=items, before=_write_cursor(found[-1]) if len(found) == limit else None)
 
     @router.get("/sessions/{session_id}", summary="Show a conversation", responses=errors)
@@ -312,7 +314,7 @@ def build_router(service: Service, conversations: Conversations, *, json_timeout
             found,
             limit=limit,
             is_running=await conversations.is_running(name),
-            approvals=[one for one in pending if one.tenant_id == tenant],
+            approvals=[approval for approval in pending if approval.tenant_id == tenant],
         )
 
     return router
@@ -336,9 +338,9 @@ def _read_cursor(text: str) -> tuple[float, str]:
 def _check_texts(body: TurnRequestBody) -> None:
     """Refuse a message that says nothing, and texts that are too long."""
     field, problem = "", ""
-    if not body.message.strip() and not any(one.strip() for one in body.quoted):
+    if not body.message.strip() and not any(quote.strip() for quote in body.quoted):
         field, problem = "message", "must not be empty"
-    for name, text in (("message", body.message), *((f"quoted.{at}", one) for at, one in enumerate(body.quoted))):
+    for name, text in (("message", body.message), *((f"quoted.{at}", quote) for at, quote in enumerate(body.quoted))):
         if len(text) > _MAX_MESSAGE_CHARS:
             field, problem = name, f"must have at most {_MAX_MESSAGE_CHARS:,} characters"
     if problem:
@@ -399,8 +401,8 @@ def _build_end(turn: RunningTurn, session_id: str) -> dict[str, Any]:
         "text": encodable(result.text),
         "stop_reason": result.stop_reason,
         "finish_reason": result.finish_reason,
-        "results": [build_result(one, session_id) for one in result.results],
-        "approvals": [build_approval(one).model_dump() for one in result.approvals],
+        "results": [build_result(call_result, session_id) for call_result in result.results],
+        "approvals": [build_approval(approval).model_dump() for approval in result.approvals],
         "usage": structs.asdict(result.usage),
         "trace": list(result.trace.summary()) if isinstance(result, GuidedTurnResult) else [],
     }
@@ -418,7 +420,7 @@ def _build_session(
         running=is_running,
         resumable=not is_running and can_resume(conversation),
         handed_off=conversation.handed_off,
-        approvals=[build_approval(one) for one in approvals],
+        approvals=[build_approval(approval) for approval in approvals],
         messages=[_build_message(message) for message in messages[-limit:]],
         total_messages=len(messages),
         usage=UsageBody.model_validate(msgspec.to_builtins(conversation.usage)),
@@ -442,8 +444,13 @@ def _build_message(message: Message) -> MessageBody:
                 for call in calls
             ],
             "results": [
-                {"call_id": one.call_id, "tool": one.tool_name, "ok": one.ok, "text": encodable(one.for_model())}
-                for one in results
+                {
+                    "call_id": result.call_id,
+                    "tool": result.tool_name,
+                    "ok": result.ok,
+                    "text": encodable(result.for_model()),
+                }
+                for result in results
             ],
         }
     )

@@ -190,7 +190,7 @@ def build_router() -> APIRouter:
         revisions = await service.store.tenants.history(id)
         if not revisions:
             raise not_found("tenant")
-        return RevisionList(items=[RevisionBody(**structs.asdict(one)) for one in revisions])
+        return RevisionList(items=[RevisionBody(**structs.asdict(revision)) for revision in revisions])
 
     @router.post("/tenants/{tenant_id}/rollback", summary="Go back to a revision", responses=changed)
     async def roll_back(
@@ -247,7 +247,8 @@ def _read_config(given: dict[str, Any]) -> TenantConfig:
         cfg = TenantConfig.model_validate_json(text)
     except ValidationError as error:
         fields = [
-            (f"body.config.{'.'.join(map(str, one['loc']))}", one["msg"]) for one in error.errors(include_input=False)
+            (f"body.config.{'.'.join(map(str, problem['loc']))}", problem["msg"])
+            for problem in error.errors(include_input=False)
         ]
         listed = "; ".join(f"{field}: {message}" for field, message in fields[:3])
         raise ApiError(422, "invalid_arguments", f"The configuration is not valid. {listed}", fields=fields) from error

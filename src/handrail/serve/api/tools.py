@@ -89,8 +89,8 @@ def build_router() -> APIRouter:
         return DefinitionList(
             format=format,
             tools=list(definitions),
-            notes=[DefinitionNote(tool=one.tool, text=one.text) for one in definitions.notes],
-            skipped=[DefinitionNote(tool=one.tool, text=one.text) for one in definitions.skipped],
+            notes=[DefinitionNote(tool=note.tool, text=note.text) for note in definitions.notes],
+            skipped=[DefinitionNote(tool=note.tool, text=note.text) for note in definitions.skipped],
         )
 
     @router.get("/tools/{name}", summary="Show a tool", responses=errors | describe_errors(404))

@@ -92,7 +92,10 @@ class OperationCall:
         redaction: "_Redaction",
     ) -> Any:
         first = build_request(self._operation, arguments, signature)
-        argument = next((one.argument for one in self._operation.parameters if one.name == pagination.parameter), "")
+        argument = next(
+            (parameter.argument for parameter in self._operation.parameters if parameter.name == pagination.parameter),
+            "",
+        )
 
         async def fetch(following: NextPage | None) -> Page:
             request = first

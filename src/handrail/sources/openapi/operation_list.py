@@ -88,7 +88,7 @@ def _assign_names(entries: list[OperationEntry]) -> list[OperationEntry]:
         by_name.setdefault(_derive_name(entry), []).append(entry)
     names: dict[tuple[str, str], str] = {}
     for name, same in by_name.items():
-        for index, entry in enumerate(sorted(same, key=lambda one: (one.path, one.method))):
+        for index, entry in enumerate(sorted(same, key=lambda operation: (operation.path, operation.method))):
             key = (entry.path, entry.method)
             names[key] = name if index == 0 else _append_digest(name, f"{entry.method} {entry.path}")
     return [structs.replace(entry, name=names[entry.path, entry.method]) for entry in entries]

@@ -356,7 +356,8 @@ def _choose_media_type(content: Node) -> tuple[BodyKind, str]:
     """The media type that says most about a body."""
     order: list[BodyKind] = ["json", "form", "multipart", "text", "binary"]
     return min(
-        ((_classify_media_type(media_type), media_type) for media_type in content), key=lambda one: order.index(one[0])
+        ((_classify_media_type(media_type), media_type) for media_type in content),
+        key=lambda classified: order.index(classified[0]),
     )
 
 

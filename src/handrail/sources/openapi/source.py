@@ -226,7 +226,7 @@ class OpenApi:
             chosen = chosen[: self._max_tools]
         for entry in chosen:
             try:
-                options = {key: value for one in overrides.get(id(entry), ()) for key, value in one.items()}
+                options = {key: value for override in overrides.get(id(entry), ()) for key, value in override.items()}
                 pagination = paginate.get(id(entry), [None])[-1]
                 tool = self._build_tool(entry, compiler.compile(entry), options, pagination)
             except (UnusableError, ToolDefinitionError) as reason:
