@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from handrail.core.context import ToolContext
-from handrail.core.lazy_exports import build_getattr
+from handrail.core.lazy_loading import build_getattr
 from handrail.core.media import MediaPart
 from handrail.core.tool import Tool, ToolLike
 from handrail.core.values import Control, Decision, Failure, ToolCall, ToolResult

@@ -10,7 +10,7 @@ from weakref import WeakSet
 from msgspec import structs
 
 from handrail.core.events import ApprovalDecided, ApprovalRequested, ApprovalUsed, Event
-from handrail.core.lazy_modules import LazyModule
+from handrail.core.lazy_loading import LazyModule
 from handrail.core.log import log
 from handrail.core.redact import HIDDEN, Redactor
 from handrail.core.text import canonical_json

@@ -14,7 +14,7 @@ from handrail.authorize.from_condition import OriginTest
 from handrail.authorize.from_sources import parse_sources
 from handrail.authorize.schema_paths import DeclaredArguments, find_nodes
 from handrail.core.context import ToolContext
-from handrail.core.lazy_modules import LazyModule
+from handrail.core.lazy_loading import LazyModule
 from handrail.core.redact import HIDDEN
 from handrail.core.suggestions import suggest
 from handrail.core.text import encodable

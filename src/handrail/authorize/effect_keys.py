@@ -8,7 +8,7 @@ from msgspec import Struct
 from pydantic_core import from_json
 
 from handrail.core.context import ToolContext
-from handrail.core.lazy_modules import LazyModule
+from handrail.core.lazy_loading import LazyModule
 from handrail.core.text import canonical_json, copy_json, normalize_canonical, normalize_numbers
 from handrail.core.tool import KeyOf, Tool
 from handrail.core.values import ToolCall

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from handrail.core.blocking_code import CallbackRunner
 from handrail.core.context import ToolContext
-from handrail.core.lazy_modules import LazyModule
+from handrail.core.lazy_loading import LazyModule
 from handrail.core.log import log
 from handrail.core.tool import Tool
 from handrail.core.values import Decision, ToolCall

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from handrail.core.lazy_exports import build_getattr
+from handrail.core.lazy_loading import build_getattr
 
 if TYPE_CHECKING:
     from handrail.chat.conversation import Conversation, PendingCall

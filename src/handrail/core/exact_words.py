@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from decimal import Decimal
 from typing import Any, Final, Literal, TypeAlias, cast
 
-from handrail.core.patterns import LazyPattern
+from handrail.core.lazy_loading import LazyPattern
 
 DecimalMark: TypeAlias = Literal[".", ","]
 ExactNumber: TypeAlias = int | Decimal

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from msgspec import Struct, structs
 
-from handrail.core.lazy_modules import LazyModule
-from handrail.core.patterns import LazyPattern
+from handrail.core.lazy_loading import LazyModule, LazyPattern
 
 if TYPE_CHECKING:
     import hashlib

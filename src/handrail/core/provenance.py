@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final, Self
 
 from handrail.core.exact_words import DecimalMark, ExactNumber
-from handrail.core.patterns import LazyPattern
+from handrail.core.lazy_loading import LazyPattern
 from handrail.core.provenance_records import (
     OutputForm,
     RecordKind,

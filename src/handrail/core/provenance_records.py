@@ -18,7 +18,7 @@ from handrail.core.exact_words import (
     list_words,
     stands_in,
 )
-from handrail.core.patterns import LazyPattern
+from handrail.core.lazy_loading import LazyPattern
 
 SourceKind: TypeAlias = Literal["customer", "application", "operator", "tool"]
 RecordKind: TypeAlias = Literal["customer", "application", "tool", "quoted"]

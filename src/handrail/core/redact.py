@@ -14,8 +14,8 @@ import pydantic  # Its own names load on first use, which is later than this imp
 from msgspec import UNSET, Struct, structs
 from pydantic_core import from_json, to_jsonable_python
 
+from handrail.core.lazy_loading import LazyPattern
 from handrail.core.media import MediaPart
-from handrail.core.patterns import LazyPattern
 from handrail.core.secret_patterns import MAX_PIECE, MIN_SECRET, is_card, remove_secrets
 from handrail.core.text import compact_json, encodable
 from handrail.errors import ConfigError, shorten

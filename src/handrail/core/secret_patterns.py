@@ -10,7 +10,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from handrail.core.patterns import LazyPattern
+from handrail.core.lazy_loading import LazyPattern
 
 
 class SecretPattern(Struct, frozen=True, kw_only=True):

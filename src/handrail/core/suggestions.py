@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from handrail.core.lazy_modules import LazyModule
+from handrail.core.lazy_loading import LazyModule
 
 if TYPE_CHECKING:
     import difflib

@@ -11,7 +11,7 @@ from typing import Any, Final, cast
 import msgspec
 from pydantic_core import PydanticSerializationError, to_json, to_jsonable_python
 
-from handrail.core.patterns import LazyPattern
+from handrail.core.lazy_loading import LazyPattern
 
 
 def compact_json(value: Any) -> str:

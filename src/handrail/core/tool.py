@@ -27,7 +27,7 @@ from typing_extensions import TypeVar
 
 from handrail.core.context import ToolContext
 from handrail.core.handler_result_checks import clean_result, collect_iterators, collect_output, is_plain
-from handrail.core.lazy_modules import LazyModule
+from handrail.core.lazy_loading import LazyModule
 from handrail.core.media import MediaPart
 from handrail.core.text import encodable, faithful_json
 from handrail.core.unwritable_arguments import refuse_unwritable

@@ -10,7 +10,7 @@ from datetime import date, timedelta
 from decimal import Decimal, InvalidOperation
 from typing import Any, Final, cast
 
-from handrail.core.patterns import LazyPattern
+from handrail.core.lazy_loading import LazyPattern
 
 _CJK: Final = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff"
 _TOKEN: Final = LazyPattern(rf"[{_CJK}]|\d+(?:[.,]\d+)*|[^\W\d_{_CJK}]+(?:'[^\W\d_{_CJK}]+)*")

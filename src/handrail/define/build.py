@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from typing_extensions import Unpack
 
 from handrail.core.context import ToolContext
-from handrail.core.lazy_modules import LazyModule
+from handrail.core.lazy_loading import LazyModule
 from handrail.core.tool import Tool, ToolLike
 from handrail.define.function import build_from_function, build_unbound_error
 from handrail.define.options import NamedToolOptions, normalize_options

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Self, TypedDict, cast
 from typing_extensions import Unpack
 
 from handrail.core.context import ToolContext
-from handrail.core.lazy_modules import LazyModule
+from handrail.core.lazy_loading import LazyModule
 from handrail.core.tool import KeyOf, OnInterrupt
 from handrail.errors import ToolDefinitionError
 

@@ -12,7 +12,7 @@ from handrail.authorize.from_sources import to_source_tool
 from handrail.authorize.policy import CompiledPolicy, Policy, PolicyProblem
 from handrail.core import failure_results
 from handrail.core.context import ToolContext
-from handrail.core.lazy_modules import LazyModule
+from handrail.core.lazy_loading import LazyModule
 from handrail.core.log import log
 from handrail.core.provenance_records import SourceTool
 from handrail.core.tool import MAX_OUTPUT_CHARS, Tool, check_name

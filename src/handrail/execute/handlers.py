@@ -20,7 +20,7 @@ from handrail.core.handler_result_checks import (
     collect_output,
     to_replayable,
 )
-from handrail.core.lazy_modules import LazyModule
+from handrail.core.lazy_loading import LazyModule
 from handrail.core.log import log
 from handrail.core.media import MediaPart, limit_media
 from handrail.core.secrets import LayeredSecrets, Secrets

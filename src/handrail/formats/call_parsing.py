@@ -13,7 +13,7 @@ from typing import Any, Final, cast
 from msgspec import structs
 from pydantic_core import from_json
 
-from handrail.core.patterns import LazyPattern
+from handrail.core.lazy_loading import LazyPattern
 from handrail.core.text import faithful_json
 from handrail.core.values import ToolCall
 from handrail.formats.names import ToolNames

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from handrail.chat.conversation import PendingCall
+from handrail.core.lazy_loading import LazyPattern
 from handrail.core.locale_texts import load_locale
-from handrail.core.patterns import LazyPattern
 from handrail.core.redact import HIDDEN
 from handrail.core.text import compact_json, escape_invisible
 from handrail.core.values import Approval

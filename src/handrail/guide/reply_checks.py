@@ -6,8 +6,8 @@ from typing import Any, Final
 
 from msgspec import Struct, structs
 
+from handrail.core.lazy_loading import LazyPattern
 from handrail.core.locale_texts import load_locale
-from handrail.core.patterns import LazyPattern
 from handrail.core.text import compact_json
 from handrail.core.value_mentions import contains_words, mentions_value
 from handrail.core.values import ToolCall, ToolResult

@@ -6,7 +6,7 @@ from importlib import import_module
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from handrail.core.lazy_modules import LazyModule
+from handrail.core.lazy_loading import LazyModule
 from handrail.core.selectors import parse_selectors
 from handrail.core.text import join_names
 from handrail.core.tool import Tool, ToolLike

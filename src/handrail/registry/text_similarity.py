@@ -8,7 +8,7 @@ from math import log
 from threading import Lock
 from typing import Any, Final, Protocol
 
-from handrail.core.patterns import LazyPattern
+from handrail.core.lazy_loading import LazyPattern
 from handrail.errors import MissingExtraError
 
 _MAX_CACHED_VECTORS: Final = 4096

@@ -3,7 +3,7 @@
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
-from handrail.core.lazy_exports import build_getattr
+from handrail.core.lazy_loading import build_getattr
 from handrail.core.redact import Redactor
 from handrail.errors import MissingExtraError
 

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeGuard, cast
 
-from handrail.core.patterns import LazyPattern
+from handrail.core.lazy_loading import LazyPattern
 from handrail.providers.embedded.spans import extract, extract_money, extract_numbers, find_kind, is_money
 
 MAX_TEXT_CHARS: Final = 200

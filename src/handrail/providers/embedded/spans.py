@@ -6,7 +6,7 @@ from contextlib import suppress
 from datetime import date
 from typing import Any, Final, Literal
 
-from handrail.core.patterns import LazyPattern
+from handrail.core.lazy_loading import LazyPattern
 
 SpanKind = Literal["email", "url", "phone", "date", "id"]
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from handrail.core.patterns import LazyPattern
+from handrail.core.lazy_loading import LazyPattern
 from handrail.core.tool import Tool
 from handrail.errors import ConfigError
 from handrail.formats.definitions import check_tool_choice
