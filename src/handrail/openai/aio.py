@@ -1,4 +1,4 @@
-"""Tools whose handlers are coroutines."""
+"""The async API: tools whose handlers are coroutines, and the group that dispatches calls to them."""
 
 import asyncio
 from collections.abc import Sequence
@@ -6,9 +6,37 @@ from typing import Any, Generic, Protocol
 
 from typing_extensions import TypeVar
 
+from handrail.define.openai_definition import tool_def_for_chat_completions_api, tool_def_for_responses_api
 from handrail.define.tool_class import ContextIn, ContextOut, LLMFunctionTool
-from handrail.define.toolcall_values import AnyToolCall, ToolCallResult, standardize_tool_call
+from handrail.define.toolcall_values import (
+    AnyToolCall,
+    StandardToolCall,
+    ToolCallFailReason,
+    ToolCallFailure,
+    ToolCallResult,
+    ToolCallSuccess,
+    ToolErrorMessageForLLMToSee,
+    ToolHandlerResult,
+    ToolMessageContent,
+    standardize_tool_call,
+)
 from handrail.openai.group import ToolClasses, build_not_found
+
+__all__ = [
+    "LLMFunctionTool",
+    "LLMFunctionToolGroup",
+    "StandardToolCall",
+    "ToolCallFailReason",
+    "ToolCallFailure",
+    "ToolCallResult",
+    "ToolCallSuccess",
+    "ToolErrorMessageForLLMToSee",
+    "ToolHandlerResult",
+    "ToolMessageContent",
+    "standardize_tool_call",
+    "tool_def_for_chat_completions_api",
+    "tool_def_for_responses_api",
+]
 
 ToolT = TypeVar("ToolT", infer_variance=True)
 

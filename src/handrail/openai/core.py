@@ -1,21 +1,43 @@
-"""Tools whose handlers are plain methods."""
+"""The sync API: tools whose handlers are plain methods, and the group that dispatches calls to them."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Generic, Protocol
 
 from typing_extensions import TypeVar
 
+from handrail.define.openai_definition import tool_def_for_chat_completions_api, tool_def_for_responses_api
 from handrail.define.tool_class import ContextIn, ContextOut, FunctionToolModel, build_success_result, validate_call
 from handrail.define.toolcall_values import (
     AnyToolCall,
+    StandardToolCall,
+    ToolCallFailReason,
     ToolCallFailure,
     ToolCallResult,
+    ToolCallSuccess,
+    ToolErrorMessageForLLMToSee,
     ToolHandlerResult,
+    ToolMessageContent,
     build_failure,
     standardize_tool_call,
 )
 from handrail.errors import ToolError
 from handrail.openai.group import ToolClasses, build_not_found
+
+__all__ = [
+    "LLMFunctionTool",
+    "LLMFunctionToolGroup",
+    "StandardToolCall",
+    "ToolCallFailReason",
+    "ToolCallFailure",
+    "ToolCallResult",
+    "ToolCallSuccess",
+    "ToolErrorMessageForLLMToSee",
+    "ToolHandlerResult",
+    "ToolMessageContent",
+    "standardize_tool_call",
+    "tool_def_for_chat_completions_api",
+    "tool_def_for_responses_api",
+]
 
 ToolT = TypeVar("ToolT", infer_variance=True)
 
