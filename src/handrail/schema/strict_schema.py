@@ -1,7 +1,7 @@
 """Lowering a schema to the dialect that a provider can enforce, with a decoder for the arguments.
 
 What a dialect cannot represent is either left to local validation and listed, or keeps the tool out of strict mode with
-a reason.
+a reason. So does a schema that is larger than the dialect's limits.
 """
 
 import re
@@ -25,8 +25,7 @@ from handrail.schema.schema_nodes import (
     resolve,
 )
 from handrail.schema.strict_decoding import StrictForm, build_decoder
-from handrail.schema.strict_limits import LIMITS, SchemaLimits, check_limits, is_recursive
-from handrail.schema.subschemas import Schema, iter_subschemas
+from handrail.schema.subschemas import Schema, iter_subschemas, map_children
 
 __all__ = ["ANTHROPIC", "OPENAI", "Dialect", "Lowered", "NotRepresentable", "lower"]
 
@@ -49,6 +48,19 @@ _CHECKS = frozenset(
 _FORMATS = frozenset({"date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid"})
 _LOOKAROUND = re.compile(r"\(\?<?[=!]")
 _DEEPER_THAN_REGULAR = re.compile(r"\(\?<?[=!]|\(\?P=|\\[1-9]|\\[bB]")
+
+
+class SchemaLimits(Struct, frozen=True, kw_only=True):
+    """How large a schema may be for strict mode."""
+
+    properties: int = 5_000
+    levels: int = 10
+    characters: int = 120_000
+    """Characters in the names of properties and definitions, and in fixed values."""
+    enum_values: int = 1_000
+    long_enum: int = 250
+    """An enum with more values than this also has a limit of characters."""
+    long_enum_characters: int = 15_000
 
 
 class Dialect(Struct, frozen=True, kw_only=True):
@@ -77,7 +89,7 @@ OPENAI = Dialect(
     checks=_BOUNDS | {"pattern", "format", "minItems", "maxItems"},
     formats=_FORMATS,
     bad_pattern=_LOOKAROUND,
-    limits=LIMITS,
+    limits=SchemaLimits(),
 )
 ANTHROPIC = Dialect(
     name="Anthropic's strict mode",
@@ -114,10 +126,10 @@ def lower(schema: Mapping[str, Any], dialect: Dialect) -> Lowered:
         root = rename_definitions(schema)
         work = _Lowering(dialect=dialect, root=root)
         lowered = work.lower_root()
-        if not dialect.recursion and is_recursive(lowered):
+        if not dialect.recursion and _is_recursive(lowered):
             raise NotRepresentable("it refers to itself")
         if dialect.limits is not None:
-            check_limits(lowered, dialect.limits, dialect.name)
+            _check_limits(lowered, dialect.limits, dialect.name)
     except RecursionError:
         raise NotRepresentable("it is nested too deeply") from None
     return Lowered(
@@ -311,3 +323,63 @@ def _render_types(allowed: frozenset[str]) -> str | list[str]:
 def _has_fixed_texts(schema: Schema) -> bool:
     every = [schema, *(child for _, child in iter_subschemas(schema))]
     return any(isinstance(value, str) for item in every for value in get_fixed_values(item) or ())
+
+
+def _check_limits(schema: Schema, limits: SchemaLimits, dialect: str) -> None:
+    """Raise `NotRepresentable` for a schema that is too large."""
+    every = [schema, *(child for _, child in iter_subschemas(schema))]
+    names = [name for node in every for name in cast(Schema, node.get("properties", {}))]
+    enums = [cast(list[Any], node.get("enum", [])) for node in every]
+    texts = [*names, *cast(Schema, schema.get("$defs", {})), *(value for values in enums for value in values)]
+    texts += [node["const"] for node in every if "const" in node]
+    long = [_count_characters(values) for values in enums if len(values) > limits.long_enum]
+    for what, count, most in (
+        ("properties", len(names), limits.properties),
+        ("levels", _count_levels(schema, schema, {}), limits.levels),
+        ("characters in names and values", _count_characters(texts), limits.characters),
+        ("enum values", sum(map(len, enums)), limits.enum_values),
+        ("characters in one enum", max(long, default=0), limits.long_enum_characters),
+    ):
+        if count > most:
+            raise NotRepresentable(f"it has {count:,} {what}; {dialect} allows {most:,}")
+
+
+def _count_characters(values: list[Any]) -> int:
+    return sum(len(str(value)) for value in values)
+
+
+def _count_levels(node: Schema, root: Schema, known: dict[str, int]) -> int:
+    """The nesting depth of objects and arrays; a definition counts where it is referred to, a cycle once."""
+    if "$ref" in node:
+        target = str(node["$ref"]).removeprefix("#/$defs/")
+        if target not in known:
+            known[target] = 0
+            known[target] = _count_levels(cast(Schema, root.get("$defs", {})).get(target, {}), root, known)
+        return known[target]
+    below = [0]
+
+    def visit(name: str, child: Any) -> Any:
+        if isinstance(child, dict):
+            below.append(_count_levels(cast(Schema, child), root, known))
+        return cast(Any, child)
+
+    map_children({key: value for key, value in node.items() if key != "$defs"}, visit)
+    return bool({"object", "array"} & (get_types(node) or frozenset())) + max(below)
+
+
+def _is_recursive(schema: Schema) -> bool:
+    """Whether a schema refers to itself."""
+    definitions = cast(Schema, schema.get("$defs", {}))
+    ahead = {name: _collect_targets(cast(Schema, node)) for name, node in definitions.items()}
+    if "#" in _collect_targets(schema):
+        return True
+    # Remove what refers to nothing that is left; the rest is a cycle.
+    while leaves := [name for name, targets in ahead.items() if not targets & ahead.keys()]:
+        for name in leaves:
+            del ahead[name]
+    return bool(ahead)
+
+
+def _collect_targets(node: Schema) -> set[str]:
+    every = [node, *(child for _, child in iter_subschemas(node))]
+    return {str(schema["$ref"]).removeprefix("#/$defs/") for schema in every if "$ref" in schema}
