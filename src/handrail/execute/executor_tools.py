@@ -24,8 +24,7 @@ from handrail.errors import ConfigError, ToolDefinitionError, ToolError, ToolNot
 from handrail.execute.limits import RetryPolicy
 from handrail.execute.output_limit import OutputLimiter
 from handrail.execute.scheduler import Concurrency
-from handrail.registry.registry import ToolRegistry
-from handrail.registry.tool_source import ToolSource, build_registry
+from handrail.registry.registry import ToolRegistry, ToolSource, build_registry
 
 if TYPE_CHECKING:
     import hashlib

@@ -15,8 +15,8 @@ from handrail.core.values import ToolResult
 from handrail.define.build import build_tool
 from handrail.errors import ConfigError
 from handrail.models.embedding import Embedding
+from handrail.registry.registry import ToolSource
 from handrail.registry.text_similarity import Embedder, TextSimilarity, WordIndex
-from handrail.registry.tool_source import ToolSource
 
 SEARCH_TOOLS: Final = "search_tools"
 MAX_RESULTS: Final = 20
