@@ -35,12 +35,14 @@ from handrail.providers.message_conversion import (
 from handrail.providers.provider import FinishReason, ModelRequest, Prices, ToolChoice, Usage
 from handrail.providers.provider_errors import read_google_error
 from handrail.providers.response_schema import build_response_schema
-from handrail.providers.sdk_connection import ProviderConnection, Sdk, connect
 from handrail.providers.sdk_provider import (
     DefinitionsCache,
     ParsedResponse,
+    ProviderConnection,
     ProviderRequest,
+    Sdk,
     SdkProvider,
+    connect,
     read_token_count,
 )
 

@@ -25,12 +25,13 @@ from handrail.providers.message_conversion import (
 from handrail.providers.provider import FinishReason, ModelRequest, Prices, ToolChoice, Usage
 from handrail.providers.provider_errors import ErrorDetails, build_error
 from handrail.providers.response_schema import build_response_schema
-from handrail.providers.sdk_connection import ProviderConnection, connect
 from handrail.providers.sdk_provider import (
     DefinitionsCache,
     ParsedResponse,
+    ProviderConnection,
     ProviderRequest,
     SdkProvider,
+    connect,
     open_events,
     read_token_count,
 )

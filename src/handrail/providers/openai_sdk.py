@@ -8,7 +8,7 @@ from handrail.formats.openai_parameters import to_non_strict
 from handrail.providers.endpoints import NO_KEY, Endpoint, ProviderInfo
 from handrail.providers.provider_errors import read_stainless_error
 from handrail.providers.response_schema import ResponseSchema
-from handrail.providers.sdk_connection import Sdk
+from handrail.providers.sdk_provider import Sdk
 
 _OPENAI: Final = ProviderInfo(
     title="OpenAI",

@@ -1,7 +1,7 @@
-"""One provider class for every SDK, and the `Adapter` protocol that each API implements for it."""
+"""One provider class for every official SDK: how it connects, and the `Adapter` protocol that each API implements."""
 
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, ClassVar, Final, Protocol
 
@@ -10,18 +10,81 @@ from msgspec import Struct, structs
 from handrail.core.text import compact_json, encodable
 from handrail.core.tool import Tool
 from handrail.core.values import ToolCall
-from handrail.errors import ProviderError
+from handrail.errors import ConfigError, ProviderError
 from handrail.formats.definitions import Definitions, check_tool_choice
 from handrail.providers import provider_errors
-from handrail.providers.endpoints import Endpoint
+from handrail.providers.endpoints import (
+    ClientPool,
+    Endpoint,
+    ProviderInfo,
+    check_options,
+    check_retry_settings,
+    resolve_endpoint,
+)
 from handrail.providers.message_conversion import assign_unique_ids
 from handrail.providers.messages import Native
 from handrail.providers.provider import FinishReason, ModelRequest, ModelResponse, Prices, StreamEvent, TextDelta, Usage
 from handrail.providers.response_schema import ResponseSchema
-from handrail.providers.sdk_connection import ProviderConnection
 
 _PARSE_ERRORS: Final = (AttributeError, LookupError, RecursionError, TypeError, ValueError)
 """What parsing raises, here or in an SDK, when a response does not have the structure that its API documents."""
+
+
+class Sdk(Struct, frozen=True, kw_only=True):
+    """An official SDK, and the provider that it is for."""
+
+    provider: ProviderInfo
+    load: Callable[[], Any]
+    """Imports the package; raises `MissingExtraError`."""
+    create_client: Callable[[Any, Endpoint, float, int], Any]
+    """Creates an async client from the package, the endpoint, the timeout in seconds, and the number of retries."""
+    close_client: Callable[[Any], Awaitable[object]]
+    read_client: Callable[[Any], Endpoint]
+    """Reads the endpoint of a client that the caller created."""
+    get_errors: Callable[[Any], tuple[type[BaseException], ...]]
+    """Returns the exceptions of the package for an error response."""
+    read_error: Callable[[Any, Any], provider_errors.ErrorDetails | None]
+    """Reads an exception, given the package; None if the server sent no response."""
+
+
+class ProviderConnection(Struct, frozen=True, kw_only=True):
+    """A model, the clients of its server, and the settings of every request."""
+
+    sdk: Sdk
+    model: str
+    endpoint: Endpoint
+    clients: ClientPool
+    max_tokens: int | None
+    options: Mapping[str, Any]
+
+
+def connect(
+    sdk: Sdk,
+    model: str,
+    *,
+    client: Any,
+    api_key: str | None,
+    base_url: str | None,
+    timeout: float,
+    max_retries: int,
+    max_tokens: int | None,
+    options: Mapping[str, Any] | None,
+    list_options: Callable[[Any], Iterable[str]],
+) -> ProviderConnection:
+    """Connect to a model with the caller's client or a new one; `list_options` lists the options of its SDK method."""
+    if client is None:
+        endpoint = resolve_endpoint(sdk.provider, api_key=api_key, base_url=base_url)
+    elif api_key is not None or base_url is not None:
+        raise ConfigError("client has its own key and address; do not pass api_key or base_url with it.")
+    else:
+        endpoint = sdk.read_client(client)
+    check_retry_settings(timeout=timeout, max_retries=max_retries)
+    package = sdk.load()
+    clients = ClientPool(lambda: sdk.create_client(package, endpoint, timeout, max_retries), client=client)
+    checked = check_options(options, known=list_options(clients.get_any())) if options else {}
+    return ProviderConnection(
+        sdk=sdk, model=model, endpoint=endpoint, clients=clients, max_tokens=max_tokens, options=checked
+    )
 
 
 class ProviderRequest(Struct, frozen=True, kw_only=True):
