@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from handrail.builtins import ListFilesTool, walk
+from handrail.builtins import ListFilesTool, glob
 from tests.builtins.conftest import Desk
 
 
@@ -103,7 +103,7 @@ async def test_directories_that_cannot_be_read_are_counted(
 async def test_a_tree_without_a_bottom_is_left_where_it_is_too_deep(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(walk, "_MAX_DEPTH", 3)
+    monkeypatch.setattr(glob, "_MAX_DEPTH", 3)
     (desk.work / "1/2/3/4/5").mkdir(parents=True)
     assert await listed(desk, pattern="**") == [
         "1/",

@@ -5,9 +5,8 @@ from typing import Annotated, Any
 import pydantic
 
 from handrail.builtins import workspace
-from handrail.builtins.glob import parse_glob
+from handrail.builtins.glob import DirectoryWalk, WalkEntry, parse_glob
 from handrail.builtins.output import ToolOutput, check_positive, format_path
-from handrail.builtins.walk import DirectoryWalk, WalkEntry
 from handrail.core.context import ToolContext
 from handrail.core.tool import Tool
 from handrail.define.function import tool

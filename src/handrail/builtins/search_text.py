@@ -8,9 +8,8 @@ import pydantic
 from pydantic_core import SchemaError, SchemaValidator, core_schema
 
 from handrail.builtins import workspace
-from handrail.builtins.glob import parse_glob
+from handrail.builtins.glob import DirectoryWalk, parse_glob
 from handrail.builtins.output import BOM, ToolOutput, check_positive, format_path
-from handrail.builtins.walk import DirectoryWalk
 from handrail.builtins.workspace import WorkspacePath
 from handrail.core.context import ToolContext
 from handrail.core.tool import Tool
