@@ -69,20 +69,20 @@ class ChatApi:
             "annotations": [],
         }
         if reply.calls:
-            message["tool_calls"] = [_call(call, number, index) for index, call in enumerate(reply.calls, 1)]
-        choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": finish_reason(reply)}
-        head = _head(incoming, reply, number, "chat.completion")
-        return {**head, "choices": [choice], "usage": _usage(reply)}
+            message["tool_calls"] = [_chat_call(call, number, index) for index, call in enumerate(reply.calls, 1)]
+        choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": _finish_reason(reply)}
+        head = _chat_head(incoming, reply, number, "chat.completion")
+        return {**head, "choices": [choice], "usage": _chat_usage(reply)}
 
     def build_events(self, incoming: Incoming, reply: Reply, number: int, piece: int) -> Iterator[bytes]:
         with_usage = as_map(incoming.body.get("stream_options")).get("include_usage") is True
-        head = _head(incoming, reply, number, "chat.completion.chunk")
+        head = _chat_head(incoming, reply, number, "chat.completion.chunk")
         tail: dict[str, object] = {"usage": None} if with_usage else {}
-        for delta in _deltas(reply, number, piece):
-            yield sse({**head, "choices": [_choice(delta, None)], **tail})
-        yield sse({**head, "choices": [_choice({}, finish_reason(reply))], **tail})
+        for delta in _chat_deltas(reply, number, piece):
+            yield sse({**head, "choices": [_chat_choice(delta, None)], **tail})
+        yield sse({**head, "choices": [_chat_choice({}, _finish_reason(reply))], **tail})
         if with_usage:
-            yield sse({**head, "choices": [], "usage": _usage(reply)})
+            yield sse({**head, "choices": [], "usage": _chat_usage(reply)})
         yield sse("[DONE]")
 
     def build_error_body(self, error: Error) -> Mapping[str, object]:
@@ -99,19 +99,19 @@ def build_error_body(error: Error) -> dict[str, object]:
     return {"error": {"message": error.message, "type": kind, "param": error.param, "code": code}}
 
 
-def finish_reason(reply: Reply) -> str:
+def _finish_reason(reply: Reply) -> str:
     """Return the finish reason of Chat Completions."""
     if reply.stop is not None:
         return reply.stop
     return "length" if reply.truncated else "tool_calls" if reply.calls else "stop"
 
 
-def call_id(call: ScriptedCall, number: int, index: int) -> str:
+def _call_id(call: ScriptedCall, number: int, index: int) -> str:
     """Return the scripted id, or one that is the same in every run."""
     return call.id or f"call_{number}_{index}"
 
 
-def _head(incoming: Incoming, reply: Reply, number: int, kind: str) -> dict[str, object]:
+def _chat_head(incoming: Incoming, reply: Reply, number: int, kind: str) -> dict[str, object]:
     return {
         "id": reply.id or f"chatcmpl-{number}",
         "object": kind,
@@ -122,11 +122,11 @@ def _head(incoming: Incoming, reply: Reply, number: int, kind: str) -> dict[str,
     }
 
 
-def _choice(delta: Mapping[str, object], reason: str | None) -> dict[str, object]:
+def _chat_choice(delta: Mapping[str, object], reason: str | None) -> dict[str, object]:
     return {"index": 0, "delta": delta, "logprobs": None, "finish_reason": reason}
 
 
-def _deltas(reply: Reply, number: int, piece: int) -> Iterator[dict[str, object]]:
+def _chat_deltas(reply: Reply, number: int, piece: int) -> Iterator[dict[str, object]]:
     opening = None if reply.calls and not reply.text else ""
     yield {"role": "assistant", "content": opening, "refusal": None}
     for part in pieces(reply.text, piece):
@@ -134,18 +134,18 @@ def _deltas(reply: Reply, number: int, piece: int) -> Iterator[dict[str, object]
     for part in pieces(reply.refusal or "", piece):
         yield {"refusal": part}
     for index, call in enumerate(reply.calls):
-        described = _call(call, number, index + 1)
+        described = _chat_call(call, number, index + 1)
         yield {"tool_calls": [{"index": index, **described, "function": {"name": call.name, "arguments": ""}}]}
         for part in pieces(call.arguments, piece):
             yield {"tool_calls": [{"index": index, "function": {"arguments": part}}]}
 
 
-def _call(call: ScriptedCall, number: int, index: int) -> dict[str, object]:
+def _chat_call(call: ScriptedCall, number: int, index: int) -> dict[str, object]:
     function = {"name": call.name, "arguments": call.arguments}
-    return {"id": call_id(call, number, index), "type": "function", "function": function}
+    return {"id": _call_id(call, number, index), "type": "function", "function": function}
 
 
-def _usage(reply: Reply) -> dict[str, object]:
+def _chat_usage(reply: Reply) -> dict[str, object]:
     used = reply.usage
     return {
         "prompt_tokens": used.input,
@@ -186,7 +186,7 @@ class ResponsesApi:
         return incoming.body.get("stream") is True
 
     def build_body(self, incoming: Incoming, reply: Reply, number: int) -> Mapping[str, object]:
-        output = list(_output(reply, number))
+        output = list(_response_output(reply, number))
         response = _response(incoming, reply, number, output)
         self._remember(incoming, response, output)
         return response
@@ -195,7 +195,7 @@ class ResponsesApi:
         response = self.build_body(incoming, reply, number)
         started: dict[str, object] = {**response, "status": "in_progress", "output": [], "usage": None}
         started |= {"completed_at": None, "incomplete_details": None, "error": None}
-        for position, event in enumerate(_events(started, response, piece)):
+        for position, event in enumerate(_response_events(started, response, piece)):
             yield sse({**event, "sequence_number": position}, event=str(event["type"]))
 
     def build_error_body(self, error: Error) -> Mapping[str, object]:
@@ -235,7 +235,7 @@ class ResponsesApi:
 
 
 def _response(incoming: Incoming, reply: Reply, number: int, output: list[dict[str, Any]]) -> dict[str, Any]:
-    status, reason = _status(reply)
+    status, reason = _response_status(reply)
     used = reply.usage
     failure = {"code": "server_error", "message": "The script asked for this failure."}
     return {
@@ -259,7 +259,7 @@ def _response(incoming: Incoming, reply: Reply, number: int, output: list[dict[s
     }
 
 
-def _status(reply: Reply) -> tuple[str, str | None]:
+def _response_status(reply: Reply) -> tuple[str, str | None]:
     """Return the status, and the reason why a response is incomplete."""
     if reply.stop in ("completed", "failed", "cancelled"):
         return reply.stop, None
@@ -268,8 +268,8 @@ def _status(reply: Reply) -> tuple[str, str | None]:
     return "completed", None
 
 
-def _output(reply: Reply, number: int) -> Iterator[dict[str, Any]]:
-    last = "incomplete" if _status(reply)[0] == "incomplete" else "completed"
+def _response_output(reply: Reply, number: int) -> Iterator[dict[str, Any]]:
+    last = "incomplete" if _response_status(reply)[0] == "incomplete" else "completed"
     part: dict[str, object] = {"type": "output_text", "text": reply.text, "annotations": [], "logprobs": []}
     if reply.refusal is not None:
         part = {"type": "refusal", "refusal": reply.refusal}
@@ -281,13 +281,15 @@ def _output(reply: Reply, number: int) -> Iterator[dict[str, Any]]:
             "id": f"fc_{number}_{index}",
             "type": "function_call",
             "status": last if index == len(reply.calls) else "completed",
-            "call_id": call_id(call, number, index),
+            "call_id": _call_id(call, number, index),
             "name": call.name,
             "arguments": call.arguments,
         }
 
 
-def _events(started: Mapping[str, Any], response: Mapping[str, Any], piece: int) -> Iterator[dict[str, object]]:
+def _response_events(
+    started: Mapping[str, Any], response: Mapping[str, Any], piece: int
+) -> Iterator[dict[str, object]]:
     yield {"type": "response.created", "response": started}
     yield {"type": "response.in_progress", "response": started}
     for index, item in enumerate(response["output"]):
