@@ -10,8 +10,7 @@ from handrail.testing.servers import Reply
 from handrail.testing.servers.anthropic_messages import MessagesApi
 from handrail.testing.servers.gemini import GeminiApi
 from handrail.testing.servers.http import Incoming
-from handrail.testing.servers.openai_chat import ChatApi
-from handrail.testing.servers.openai_responses import ResponsesApi
+from handrail.testing.servers.openai import ChatApi, ResponsesApi
 from tests.providers.kit import Subject
 
 WAIT = b"wait"

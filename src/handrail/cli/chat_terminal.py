@@ -22,7 +22,7 @@ from handrail.errors import HandrailError
 from handrail.execute.executor import Executor
 from handrail.guide import Agent, GuidedTurnResult
 from handrail.providers import AssistantMessage, Provider, UserMessage
-from handrail.sources.connection import Sources, connect
+from handrail.sources.source import Sources, connect
 
 HELP: Final = """\
 /why     show which rule decided about the last call, and which guideline led to it

@@ -13,10 +13,10 @@ from handrail.cli.store_option import choose_store_url, find_user_store
 from handrail.core.text import escape_line
 from handrail.errors import ConfigError, MissingExtraError, shorten
 from handrail.execute.executor import Executor
-from handrail.sources.connection import connect
 from handrail.sources.mcp.endpoint import serve_mcp
 from handrail.sources.mcp.server_options import McpServer, import_with_sdk
 from handrail.sources.pins import compare_pins, read_pins, write_pins
+from handrail.sources.source import connect
 
 _WHICH = "module:object or file.py:object, an McpServer or a list of them; or the URL of a server, or its command"
 
@@ -86,7 +86,7 @@ async def _serve_gateway(given: argparse.Namespace) -> int:
     for package in ("starlette", "jinja2", "sqlalchemy", "httpx2"):
         if find_spec(package) is None:
             raise MissingExtraError(package, extra="serve")
-    from handrail.serve.stdio import serve_over_stdio  # noqa: PLC0415  # optional
+    from handrail.serve.gateway import serve_over_stdio  # noqa: PLC0415  # optional
 
     command = given.server_command[1:] if given.server_command[:1] == ["--"] else given.server_command
     if not command:

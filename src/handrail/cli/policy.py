@@ -24,8 +24,7 @@ from handrail.errors import ConfigError
 from handrail.execute.executor import Executor
 from handrail.registry.registry import ToolRegistry
 from handrail.serve.policy_replay import replay_policy
-from handrail.sources.connection import connect
-from handrail.sources.source import Source
+from handrail.sources.source import Source, connect
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

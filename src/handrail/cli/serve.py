@@ -21,7 +21,7 @@ from handrail.errors import ConfigError, MissingExtraError
 from handrail.execute.executor import Executor
 from handrail.execute.limits import Timeouts
 from handrail.guide import Agent
-from handrail.sources.connection import connect
+from handrail.sources.source import connect
 from handrail.store import open_store
 
 _FIRST_KEYS: Final[dict[Any, tuple[str, str]]] = {

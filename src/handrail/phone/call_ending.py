@@ -6,7 +6,7 @@ from typing import Literal
 from msgspec import Struct
 
 from handrail.phone import signals as s
-from handrail.phone.machine_options import MachineOptions
+from handrail.phone.call_limits import MachineOptions
 from handrail.phone.signals import Command, Purpose
 from handrail.tenants.texts import Texts
 

@@ -14,7 +14,7 @@ from handrail.core.redact import Redactor
 from handrail.core.text import compact_json
 from handrail.errors import ConfigError
 from handrail.phone import signals as s
-from handrail.phone.machine_options import MachineOptions
+from handrail.phone.call_limits import MachineOptions
 from handrail.phone.realtime import RealtimeAdapter
 from handrail.phone.state_machine import CallMachine
 from handrail.tenants.texts import Texts

@@ -17,9 +17,9 @@ from handrail.core.values import ToolCall
 from handrail.errors import ToolError
 from handrail.execute.executor import Executor
 from handrail.phone import signals as s
+from handrail.phone.call_limits import MachineOptions
 from handrail.phone.events import CallLog, PhoneCallEnded, SpeechTranscribed
 from handrail.phone.incoming_call import IncomingCall
-from handrail.phone.machine_options import MachineOptions
 from handrail.phone.realtime import RealtimeAdapter, parse_event
 from handrail.phone.recording import CallRecorder
 from handrail.phone.state_machine import CallMachine

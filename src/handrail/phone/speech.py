@@ -7,7 +7,7 @@ from typing import Final
 from msgspec import Struct
 
 from handrail.phone import signals as s
-from handrail.phone.machine_options import MachineOptions
+from handrail.phone.call_limits import MachineOptions
 from handrail.phone.signals import Command, Purpose
 
 _MAX_DELAY: Final = 8.0

@@ -11,10 +11,9 @@ from typing import Any, Final
 from handrail.core.values import Failure, ToolResult
 from handrail.phone import signals as s
 from handrail.phone.call_ending import CallEnding
-from handrail.phone.call_limits import CallLimits
+from handrail.phone.call_limits import CallLimits, MachineOptions
 from handrail.phone.confirmation import Confirmations, ReadBack, is_listening_sound
 from handrail.phone.handoff import Handoff
-from handrail.phone.machine_options import MachineOptions
 from handrail.phone.signals import Command, Signal
 from handrail.phone.speech import Filler, ResponseSlot, Speech, Speeches
 from handrail.phone.tool_outputs import ToolCalls, ToolCallState

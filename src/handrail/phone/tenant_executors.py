@@ -18,7 +18,7 @@ from handrail.execute.executor import Executor
 from handrail.execute.ledger import Ledger
 from handrail.execute.limits import Limits, Timeouts
 from handrail.phone.events import Severity
-from handrail.sources.connection import Sources
+from handrail.sources.source import Sources
 from handrail.tenants.config import TenantConfig
 from handrail.tenants.tool_builder import ToolBuilder, ToolBuildResult
 from handrail.tenants.tool_sources import open_sources

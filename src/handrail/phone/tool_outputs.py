@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from handrail.core.values import ToolCall
 from handrail.phone import signals as s
-from handrail.phone.machine_options import MachineOptions
+from handrail.phone.call_limits import MachineOptions
 from handrail.phone.signals import Command
 from handrail.tenants.texts import Texts
 

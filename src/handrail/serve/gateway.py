@@ -1,13 +1,15 @@
-"""A gateway that runs: sources, policy, store and app together, until it is stopped."""
+"""A gateway that runs until it is stopped: sources, policy, store and app together, over HTTP or standard input."""
 
 import asyncio
-from collections.abc import AsyncGenerator
+import getpass
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from msgspec import Struct
+from pydantic import ValidationError
 from starlette.applications import Starlette
 
 from handrail.authorize.policy import Policy
@@ -17,11 +19,13 @@ from handrail.errors import ConfigError
 from handrail.execute.executor import Executor
 from handrail.execute.limits import Timeouts
 from handrail.monitor.metrics import Metrics
-from handrail.serve.app import build_app
-from handrail.serve.gateway_config import GatewayConfig, load_gateway_config
+from handrail.serve.app import build_app, build_mcp_endpoint
+from handrail.serve.gateway_config import GatewayConfig, McpSource, load_gateway_config
+from handrail.serve.mcp_calls import GatewayCalls
 from handrail.serve.notifications import Notifier
-from handrail.sources.connection import Sources, connect
+from handrail.sources.mcp.server_options import import_with_sdk
 from handrail.sources.pins import PinDifference
+from handrail.sources.source import Sources, connect
 from handrail.store import SqlStore, open_store
 
 _POLICY_SECONDS: Final = 1.0
@@ -84,6 +88,33 @@ async def open_configured_gateway(
             worker=worker,
         )
         yield Gateway(app=app, executor=executor, store=store, sources=sources, config=config)
+
+
+async def serve_over_stdio(
+    command: Sequence[str],
+    *,
+    name: str,
+    trusted: bool,
+    policy: str | None,
+    pins: str | None,
+    timeout: float | None,
+    errors: Literal["nothing_happened", "unknown"] | None,
+    approval_wait: float,
+    store: str,
+) -> None:
+    """Serve the tools of one MCP server, which is started, until the client leaves: for a desktop client."""
+    try:
+        source = McpSource(command=list(command), trusted=trusted, pins=pins, timeout=timeout, errors=errors)
+        config = GatewayConfig(store=store, sources={name: source}, policy=policy, approval_wait=approval_wait)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        raise ConfigError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}.") from error
+    async with open_configured_gateway(config, directory=Path()) as gateway:
+        calls = GatewayCalls(gateway.store, approval_wait=approval_wait, person=getpass.getuser())
+        where = f"with `handrail approvals approve {{token}} --who NAME --store {store}`"
+        endpoint = build_mcp_endpoint(gateway.executor, calls, decide_where=where)
+        serve = import_with_sdk("handrail.sources.mcp.served_executor").serve
+        await serve(endpoint, transport="stdio", host="", port=0, path="")
 
 
 def build_metrics() -> list[Metrics]:

@@ -13,7 +13,7 @@ from handrail.core.secrets import Secrets
 from handrail.errors import ConfigError, HandrailError, StoreError
 from handrail.execute.executor import Executor
 from handrail.registry.registry import ToolRegistry
-from handrail.sources.connection import Sources
+from handrail.sources.source import Sources
 from handrail.tenants.config import TenantConfig
 from handrail.tenants.directory import Tenants
 from handrail.tenants.tool_builder import CALL_TOOL_NAMES, ToolBuilder

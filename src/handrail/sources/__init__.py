@@ -5,13 +5,12 @@ from typing import TYPE_CHECKING
 from handrail.core.lazy_loading import build_getattr
 
 if TYPE_CHECKING:
-    from handrail.sources.connection import Sources, connect
     from handrail.sources.mcp.endpoint import McpRequest, mcp_app, serve_mcp
     from handrail.sources.mcp.server_options import Elicitation, McpServer, ask_for_approval
     from handrail.sources.openapi import OpenApi, Pagination
     from handrail.sources.pins import PinDifference
     from handrail.sources.plugins import Plugins, load_plugins
-    from handrail.sources.source import OpenSource, SkippedTool, Source, SourceStatus
+    from handrail.sources.source import OpenSource, SkippedTool, Source, Sources, SourceStatus, connect
 
 __all__ = [
     "Elicitation",
@@ -46,9 +45,9 @@ _ON_FIRST_USE = {
     "SkippedTool": "handrail.sources.source",
     "Source": "handrail.sources.source",
     "SourceStatus": "handrail.sources.source",
-    "Sources": "handrail.sources.connection",
+    "Sources": "handrail.sources.source",
     "ask_for_approval": "handrail.sources.mcp.server_options",
-    "connect": "handrail.sources.connection",
+    "connect": "handrail.sources.source",
     "load_plugins": "handrail.sources.plugins",
     "mcp_app": "handrail.sources.mcp.endpoint",
     "serve_mcp": "handrail.sources.mcp.endpoint",

@@ -1,11 +1,15 @@
-"""What a source of tools is: it is opened once, and its tools may change while it is open."""
+"""What a source of tools is, and `connect`: several sources at once, none of which can fail the others."""
 
-from collections.abc import Callable, Mapping, Sequence
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from msgspec import Struct
 
+from handrail.core.log import log
 from handrail.core.tool import Tool
+from handrail.errors import ConfigError, shorten
 from handrail.sources.pins import PinDifference
 
 SourceState = Literal["connecting", "connected", "reconnecting", "failed", "closed"]
@@ -66,3 +70,109 @@ class Source(Protocol):
         `secrets` are for what is asked without a call, such as the list of tools; a call brings its own.
         """
         ...
+
+
+class Sources:
+    """Sources that are open: their tools and their state, now."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, OpenSource | SourceStatus] = {}
+        """Every source by its name; of one that could not be opened, why."""
+        self._listeners: dict[object, Callable[[], None]] = {}
+
+    @property
+    def tools(self) -> tuple[Tool[..., Any], ...]:
+        """The tools of every source, in the order of the sources; of two tools of one name, the first."""
+        found: dict[str, Tool[..., Any]] = {}
+        for source in self._open.values():
+            for tool in () if isinstance(source, SourceStatus) else source.tools:
+                found.setdefault(tool.name, tool)
+        return tuple(found.values())
+
+    @property
+    def status(self) -> dict[str, SourceStatus]:
+        """The state of every source, by its name."""
+        return {
+            name: source if isinstance(source, SourceStatus) else source.status for name, source in self._open.items()
+        }
+
+    def subscribe(self, listener: Callable[[], None]) -> Callable[[], None]:
+        """Call a function after every change of the tools; the function returned here unsubscribes it."""
+        key = object()
+        self._listeners[key] = listener
+
+        def unsubscribe() -> None:
+            self._listeners.pop(key, None)
+
+        return unsubscribe
+
+    def __iter__(self) -> Iterator[Tool[..., Any]]:
+        return iter(self.tools)
+
+    def __repr__(self) -> str:
+        return f"Sources({', '.join(f'{name}: {status.state}' for name, status in self.status.items())})"
+
+    async def open(self, source: Source, secrets: Mapping[str, str]) -> None:
+        """Open one more source; one that cannot be opened is shown as failed."""
+        self._open[source.name] = SourceStatus(name=source.name, state="connecting")
+        try:
+            self._open[source.name] = await source.open(on_change=self._on_change, secrets=secrets)
+        except ConfigError:
+            raise
+        except Exception as error:  # one source never fails the others
+            log.exception("the source %s cannot be opened", source.name)
+            reason = f"{type(error).__name__}: {shorten(str(error), 300)}"
+            self._open[source.name] = SourceStatus(name=source.name, state="failed", reason=reason)
+
+    def mark_failed(self, name: str, reason: str) -> None:
+        """Show a source as failed."""
+        self._open[name] = SourceStatus(name=name, state="failed", reason=reason)
+
+    async def wait_idle(self) -> None:
+        """Wait until no source has a call that closing it would cut off."""
+        for source in [*self._open.values()]:
+            if isinstance(source, CallingSource):
+                await source.wait_idle()
+
+    async def aclose(self) -> None:
+        """Close every source."""
+        self._listeners.clear()
+        opened = [source for source in self._open.values() if not isinstance(source, SourceStatus)]
+        await asyncio.gather(*(source.aclose() for source in opened), return_exceptions=True)
+
+    def _on_change(self) -> None:
+        for listener in tuple(self._listeners.values()):
+            try:
+                listener()
+            except Exception:  # somebody else's code; the others still have to hear of it
+                log.exception("a listener to changed tools failed")
+
+
+@asynccontextmanager
+async def connect(sources: Iterable[Source], *, secrets: Mapping[str, str] | None = None) -> AsyncGenerator[Sources]:
+    """Open sources, and close them at the end of the block.
+
+    A source that cannot be opened has no tools, and its `status` says why; the others work. `secrets` are used where
+    there is no call whose own secrets could be: to list the tools of a server with `bearer="secret:name"`.
+    """
+    every = list(sources)
+    names = [source.name for source in every]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise ConfigError(f"Two sources are named {twice[0]!r}; give one of them another name.")
+    opened = Sources()
+    try:
+        await _open_all(opened, every, secrets or {})
+        yield opened
+    finally:
+        await opened.aclose()
+
+
+async def _open_all(opened: Sources, sources: Sequence[Source], secrets: Mapping[str, str]) -> None:
+    """Open sources at once. Whatever happens, none is still being opened afterwards, so that all can be closed."""
+    tasks = [asyncio.create_task(opened.open(source, secrets)) for source in sources]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -5,7 +5,7 @@ import asyncio
 from handrail.core.log import log
 from handrail.core.secrets import Secrets
 from handrail.errors import ConfigError
-from handrail.sources.connection import Sources
+from handrail.sources.source import Sources
 from handrail.tenants.config import TenantConfig
 from handrail.tenants.tool_source_config import McpServerConfig, OpenApiConfig
 from handrail.tenants.trust import TenantTrust

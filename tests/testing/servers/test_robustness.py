@@ -12,8 +12,7 @@ from handrail.testing.servers import AnthropicServer, GeminiServer, OpenAIServer
 from handrail.testing.servers.anthropic_messages import MessagesApi
 from handrail.testing.servers.gemini import GeminiApi
 from handrail.testing.servers.http import Incoming
-from handrail.testing.servers.openai_chat import ChatApi
-from handrail.testing.servers.openai_responses import ResponsesApi
+from handrail.testing.servers.openai import ChatApi, ResponsesApi
 from handrail.testing.servers.rules.reading import RequestRefused, as_list, as_map
 from tests.testing.servers import (
     test_anthropic_rules,

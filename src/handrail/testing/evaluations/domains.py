@@ -10,7 +10,7 @@ from pydantic import Field
 
 from handrail.core.tool import Tool
 from handrail.define.function import tool
-from handrail.testing.evaluations.prompts import Prompt
+from handrail.testing.evaluations.evaluate import Prompt
 
 
 @tool

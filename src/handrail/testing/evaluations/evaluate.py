@@ -1,9 +1,11 @@
-"""Sends each prompt to a provider once and scores the calls that it makes."""
+"""Sends each of a fixed set of prompts to a provider once, and scores the calls that it makes."""
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib.resources import files
 from typing import Any, Final, cast
 
+import msgspec
 from msgspec import Struct
 
 from handrail.core.tool import Tool
@@ -11,12 +13,23 @@ from handrail.core.values import ToolCall
 from handrail.errors import ProviderError
 from handrail.providers.messages import UserMessage
 from handrail.providers.provider import ModelRequest, Provider
-from handrail.testing.evaluations.prompts import Prompt
 from handrail.testing.evaluations.tools import TOOLS
 
 INSTRUCTIONS: Final = (
     "You are the agent of a bank. Call a tool when the customer wants something that a tool does; else just answer."
 )
+
+
+class Prompt(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A customer's message and the expected call."""
+
+    message: str
+    tool: str | None
+    """The expected tool; None if no call is expected."""
+    arguments: Mapping[str, Any]
+    """The expected arguments; None matches any value."""
+    held_out: bool
+    """Whether it was written before the embedded provider, and not used to tune it."""
 
 
 class Score(Struct, frozen=True, kw_only=True):
@@ -70,6 +83,12 @@ class EvaluationReport(Struct, frozen=True, kw_only=True):
     tuned: Totals
     held_out: Totals
     scores: tuple[Score, ...]
+
+
+def load_prompts() -> tuple[Prompt, ...]:
+    """Load all prompts, in the order of the file."""
+    text = files("handrail.testing.evaluations").joinpath("prompts.jsonl").read_bytes()
+    return tuple(msgspec.json.decode(line, type=Prompt) for line in text.splitlines() if line)
 
 
 async def evaluate(

@@ -13,7 +13,7 @@ import sys
 from dataclasses import asdict
 from typing import Any
 
-from .call_statistics import Summary, summarise
+from .report import Summary, summarise
 from .script import Script, ScriptError
 from .script_file import load_script
 from .simulator import PhoneSimulator
