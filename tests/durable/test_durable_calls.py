@@ -26,9 +26,8 @@ from handrail import (
 )
 from handrail.authorize import MemoryApprovals
 from handrail.core import CallFinished, CallQueued, failure_results
-from handrail.execute import Limits, MemoryLedger, Timeouts
-from handrail.execute.stored_calls import MemoryWork, WorkItem, build_work_id, parse_work_id
-from handrail.execute.worker import Worker
+from handrail.execute import Limits, MemoryLedger, MemoryWork, Timeouts, Worker, WorkItem
+from handrail.execute.stored_calls import build_work_id, parse_work_id
 from handrail.store import open_store
 from handrail.store.tables import work as table
 from tests.execute.helpers import ALLOWED, Heard, Held, at, call, code_of

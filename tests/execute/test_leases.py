@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from handrail import Executor, tool
-from handrail.execute import MemoryLedger, MemoryWork, Timeouts
+from handrail.execute import Entry, MemoryLedger, MemoryWork, Timeouts
 from handrail.execute.leases import LeaseKeeper
-from handrail.execute.ledger import Entry
 from tests.execute.helpers import ALLOWED, Held, at, call, code_of
 from tests.store.samples import an_entry
 

@@ -5,6 +5,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -124,6 +125,46 @@ def test_every_function_class_and_method_is_used_by_the_product_or_shown_to_its_
     unused = {name: path for name, path in defined.items() if name not in used}
     assert {name: path for name, path in unused.items() if name not in CALLED_BY_OTHERS} == {}
     assert sorted(CALLED_BY_OTHERS.keys() - unused.keys()) == [], "is used by now: take it off the list"
+
+
+def find_public_modules() -> list[str]:
+    """Modules and packages that list what they offer to users."""
+    return [
+        ".".join(("handrail", *Path(path).with_suffix("").parts)).removesuffix(".__init__")
+        for path, tree in modules()
+        if "__all__" in {target.id for node in tree.body for target in find_targets(node)}
+    ]
+
+
+def find_targets(node: ast.stmt) -> Iterator[ast.Name]:
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+    return (target for target in targets if isinstance(target, ast.Name))
+
+
+def find_public_names(public: list[str]) -> dict[str, str]:
+    """Where each public type and function is defined, as `module.name`, and the package that offers it to users."""
+    found: dict[str, str] = {}
+    for package in (import_module(name) for name in public if (SOURCE.parent / name.replace(".", "/")).is_dir()):
+        for name in package.__all__:
+            found.setdefault(f"{getattr(getattr(package, name), '__module__', '')}.{name}", package.__name__)
+    return found
+
+
+def test_tests_and_benchmarks_import_what_is_public_from_where_users_import_it() -> None:
+    offering = find_public_modules()
+    public = find_public_names(offering)
+    paths = [*(ROOT / "tests").rglob("*.py"), *(ROOT / "benchmarks").glob("*.py")]
+    private = [
+        f"{path.relative_to(ROOT)}:{node.lineno}: {name.name} is in {public[f'{node.module}.{name.name}']}"
+        for path in paths
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.ImportFrom) and node.module not in offering
+        for name in node.names
+        if f"{node.module}.{name.name}" in public
+    ]
+
+    assert len(public) > 200
+    assert private == []
 
 
 def test_types_and_names_that_are_read_are_found() -> None:

@@ -12,7 +12,7 @@ import httpx2
 import pytest
 
 from handrail import Agent, Executor, Guideline, Policy, Rule
-from handrail.chat.conversation import Conversation
+from handrail.chat import Conversation
 from handrail.errors import ConfigError, ProviderDownError
 from handrail.guide import GuidelineMatch, Plan, ScriptedJudge, ToolVerdict
 from handrail.providers import ModelRequest, ModelResponse, StreamEvent, TextDelta

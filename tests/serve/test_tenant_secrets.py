@@ -10,8 +10,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from handrail import Executor, Policy, Rule, tool
-from handrail.core.context import ToolContext
+from handrail import Executor, Policy, Rule, ToolContext, tool
 from handrail.serve import build_app
 from handrail.store import SqlStore
 from handrail.tenants import TenantConfig, TenantTrust

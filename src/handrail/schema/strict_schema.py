@@ -27,8 +27,6 @@ from handrail.schema.schema_nodes import (
 from handrail.schema.strict_decoding import StrictForm, build_decoder
 from handrail.schema.subschemas import Schema, iter_subschemas, map_children
 
-__all__ = ["ANTHROPIC", "OPENAI", "Dialect", "Lowered", "NotRepresentable", "lower"]
-
 _STRUCTURE = frozenset(
     {"$ref", "$defs", "allOf", "anyOf", "oneOf", "properties", "required", "additionalProperties", "items"}
     | {"enum", "const"}
