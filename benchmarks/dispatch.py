@@ -163,9 +163,9 @@ def _executor() -> list[Row]:
 
     def through(executor: Any, *, same_arguments: bool = True) -> Any:
         # An executor answers a call that it knows from memory, so every call has an id of its own. Ids and arguments
-        # come from a model: the floors do not make them, either.
-        numbers = range(READS if same_arguments else EFFECTS)
-        texts = [ARGUMENTS if same_arguments else f'{{"city": "Oslo", "days": {number}}}' for number in numbers]
+        # come from a model: the floors do not make them, either. The first call is that of `MESSAGE`.
+        numbers = range(1, 1 + (READS if same_arguments else EFFECTS))
+        texts = [ARGUMENTS if same_arguments else f'{{"city": "Oslo", "days": {4 + number}}}' for number in numbers]
         calls = cycle(zip(map("call_{}".format, numbers), texts, strict=True))
 
         async def run() -> object:
