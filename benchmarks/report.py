@@ -213,14 +213,21 @@ def page(results: Results, growth: Results) -> str:
         f"## Definitions of {definitions['count']:,} tools",
         f"Each tool has four arguments with descriptions. Making {definitions['count']:,} tools from functions with "
         f'`@tool` takes {_figure(definitions["made_ms"])} ms, once. If the column "sent" has a smaller number, the '
-        "API accepts no more tools in one request, and the rest is skipped.",
+        "API accepts no more tools in one request, and the rest is skipped. Each caller gets definitions of its own, "
+        "which it may change: the last column compares that with `json.loads`, which builds the same of their text.",
         _table(
-            ("definitions", "sent", "first, ms", "again, ms"),
+            ("definitions", "sent", "first, ms", "again, ms", "× `json.loads`"),
             [
-                (one["name"], f"{one['sent']:,}", _figure(one["first_ms"]), _figure(one["again_ms"]))
+                (
+                    one["name"],
+                    f"{one['sent']:,}",
+                    _figure(one["first_ms"]),
+                    _figure(one["again_ms"]),
+                    _figure(one["ratio"]),
+                )
                 for one in definitions["served"]
             ],
-            right=(1, 2, 3),
+            right=(1, 2, 3, 4),
         ),
         *_build_listeners(results.get("listeners")),
         *_build_postgres(results["database"]),

@@ -36,7 +36,7 @@ IMPORT_LIMITS = {
     "from handrail import Agent": 2.5,
     "from handrail.phone import PhoneGateway": 3.0,
 }
-DEFINITIONS_LIMIT_MS = 2.5
+DEFINITIONS_LIMIT = 1.5
 MEANING_ROW, MEANING_SIZES, MEANING_LIMIT = "search by meaning, without the model", (1_000, 10_000), 12.0
 
 
@@ -66,7 +66,7 @@ class Target:
 def list_targets(results: Results, growth: Results) -> list[Target]:
     """Every promise of which there are figures."""
     facade = find_named(results["dispatch"], DISPATCH_ROW)["ratio"]
-    cached = max(one["again_ms"] for one in results["definitions"]["served"] if one["name"].startswith("`registry."))
+    cached = max(one["ratio"] for one in results["definitions"]["served"] if one["name"].startswith("`registry."))
     count = results["definitions"]["count"]
     floor = "× `import asyncio, pydantic`"
     return [
@@ -95,10 +95,9 @@ def list_targets(results: Results, growth: Results) -> list[Target]:
         ),
         Target(
             what=f"definitions of {count:,} tools from the cache, in the slowest of the formats: "
-            f"at most {DEFINITIONS_LIMIT_MS:g} ms",
+            f"at most {DEFINITIONS_LIMIT:g} × `json.loads` of the same",
             measured=cached,
-            limit=DEFINITIONS_LIMIT_MS,
-            unit="ms",
+            limit=DEFINITIONS_LIMIT,
         ),
         *_list_growth_targets(growth),
     ]
