@@ -70,7 +70,7 @@ def measure(rounds: dict[str, int]) -> targets.Results:
     load = os.getloadavg()[0]
     rows = [*dispatch.rows(), *asyncio.run(peers.rows())]
     for row in rows:
-        check(row)
+        dispatch.check_row(row)
     print("one tool call …", file=sys.stderr)
     calls = harness.measure(rows, rounds=rounds["dispatch"])
     print("listeners …", file=sys.stderr)
@@ -130,17 +130,6 @@ def measure_alone(module: str, *, calls: int) -> Any:
     program = f"import json, sys; from benchmarks import {module} as m; json.dump(m.measure(calls={calls}), sys.stdout)"
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", program], check=True, stdout=subprocess.PIPE)
     return json.loads(done.stdout)
-
-
-def check(row: harness.Row) -> None:
-    """A row that does not come to the right message would be measured in vain."""
-
-    async def awaited() -> object:
-        return await row.run()
-
-    made = asyncio.run(awaited()) if row.is_async else row.run()
-    if made != dispatch.MESSAGE:
-        raise SystemExit(f"{row.name} made {made!r}")
 
 
 def cpu() -> str:

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import dispatch
+from benchmarks.harness import Row
 from benchmarks.report import build_targets, page
 from benchmarks.targets import AUDIT_ROW, IN_BACKGROUND_ROW, Target, list_targets
 
@@ -16,6 +18,11 @@ def test_the_page_is_the_one_that_the_results_make() -> None:
     growth = json.loads((ROOT / "benchmarks/growth.json").read_text())
 
     assert (ROOT / "docs/speed.md").read_text() == page(results, growth)
+
+
+@pytest.mark.parametrize("row", dispatch.rows(), ids=lambda row: row.name)
+def test_every_row_of_handrail_comes_to_the_message_that_it_is_measured_for(row: Row) -> None:
+    dispatch.check_row(row)
 
 
 @pytest.mark.parametrize(
