@@ -11,7 +11,7 @@ import pytest
 
 from handrail import ConfigError, Executor, Failure, ToolError, ToolResult, tool
 from handrail.execute import Budget, LoopResult, run_until_done, run_until_done_sync
-from handrail.execute.loop import LoopProgress
+from handrail.execute.budget import LoopProgress
 from handrail.formats import openai_chat
 from handrail.testing.servers import text, text_and_calls, tool_calls
 from tests.execute.helpers import ALLOWED, at, call

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from handrail.chat.session import ChatSession
     from handrail.chat.session_store import FileSessionStore, SessionStore
     from handrail.chat.turn import ChatEvent, PlainStrategy, TurnResult, TurnState, TurnStrategy
-    from handrail.execute.loop import Budget, StopReason
+    from handrail.execute.budget import Budget, StopReason
 
 __all__ = [
     "Budget",
@@ -28,7 +28,7 @@ __all__ = [
 
 # Loaded on first use, so that importing one module of this package does not import the others.
 _ON_FIRST_USE = {
-    "Budget": "handrail.execute.loop",
+    "Budget": "handrail.execute.budget",
     "ChatEvent": "handrail.chat.turn",
     "ChatSession": "handrail.chat.session",
     "Conversation": "handrail.chat.conversation",
@@ -36,7 +36,7 @@ _ON_FIRST_USE = {
     "PendingCall": "handrail.chat.conversation",
     "PlainStrategy": "handrail.chat.turn",
     "SessionStore": "handrail.chat.session_store",
-    "StopReason": "handrail.execute.loop",
+    "StopReason": "handrail.execute.budget",
     "TurnResult": "handrail.chat.turn",
     "TurnState": "handrail.chat.turn",
     "TurnStrategy": "handrail.chat.turn",

@@ -18,8 +18,8 @@ from handrail.core.provenance import Provenance
 from handrail.core.text import encodable
 from handrail.core.values import Approval
 from handrail.errors import ApprovalError, ConfigError, StoreError, shorten
+from handrail.execute.budget import Budget
 from handrail.execute.executor import Executor
-from handrail.execute.loop import Budget
 from handrail.providers.messages import AssistantMessage
 from handrail.providers.provider import Provider
 

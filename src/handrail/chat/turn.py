@@ -19,8 +19,9 @@ from handrail.core.text import encodable
 from handrail.core.tool import Tool
 from handrail.core.values import Approval, ToolCall, ToolResult
 from handrail.errors import BadResponseError, ConfigError, ProviderError
+from handrail.execute.budget import Budget, LoopProgress, StopReason
 from handrail.execute.executor import Executor
-from handrail.execute.loop import Budget, LoopProgress, StopReason, run_again
+from handrail.execute.loop import run_again
 from handrail.providers.messages import AssistantMessage, build_user_message, to_history_result
 from handrail.providers.provider import (
     FinishReason,

@@ -14,7 +14,7 @@ from handrail.core.events import Event, LogEvent
 from handrail.core.text import compact_json
 from handrail.errors import ConfigError, MissingExtraError
 from handrail.phone import PhoneGateway, read_transcript
-from handrail.phone.call_setup import NOT_FOUND
+from handrail.phone.admission import NOT_FOUND
 from handrail.tenants import TenantDirectory, TenantTrust, ToolBuilder
 from handrail.testing.phone import (
     CallReport,

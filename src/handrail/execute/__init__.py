@@ -5,12 +5,13 @@ from typing import TYPE_CHECKING
 from handrail.core.lazy_loading import build_getattr
 
 if TYPE_CHECKING:
+    from handrail.execute.budget import Budget
     from handrail.execute.delivery import Delivery, MemoryDelivery
     from handrail.execute.executor import Executor
     from handrail.execute.executor_store import Store
     from handrail.execute.ledger import Entry, Ledger, MemoryLedger, Recalled
     from handrail.execute.limits import CircuitBreaker, Limits, RateLimit, RetryPolicy, Timeouts
-    from handrail.execute.loop import Budget, LoopResult, run_until_done, run_until_done_sync
+    from handrail.execute.loop import LoopResult, run_until_done, run_until_done_sync
     from handrail.execute.stored_calls import MemoryWork, Work, WorkItem
     from handrail.execute.worker import Worker
 
@@ -40,7 +41,7 @@ __all__ = [
 
 # Loaded on first use, so that importing one module of this package does not import the others.
 _ON_FIRST_USE = {
-    "Budget": "handrail.execute.loop",
+    "Budget": "handrail.execute.budget",
     "CircuitBreaker": "handrail.execute.limits",
     "Delivery": "handrail.execute.delivery",
     "Entry": "handrail.execute.ledger",

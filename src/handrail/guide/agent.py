@@ -18,10 +18,10 @@ from handrail.core.redact import Redactor
 from handrail.core.text import encodable
 from handrail.core.tool import Tool
 from handrail.errors import ConfigError, shorten
+from handrail.execute.budget import Budget
 from handrail.execute.executor import Executor
 from handrail.execute.executor_store import Store
 from handrail.execute.ledger import Ledger
-from handrail.execute.loop import Budget
 from handrail.guide.agent_tools import AgentTools, suggest_name
 from handrail.guide.compiled_agent import (
     Guide,

@@ -1,4 +1,4 @@
-"""What is decided about a phone call before it is accepted: who takes it, what the agent knows of it, or a refusal."""
+"""How one phone call is set up before it is accepted: what its agent knows, says first and may use."""
 
 import asyncio
 import inspect
@@ -14,49 +14,6 @@ from handrail.errors import ConfigError
 from handrail.phone.incoming_call import IncomingCall
 from handrail.tenants.config import TenantConfig
 from handrail.tenants.tool_builder import ToolBuildResult
-
-NOT_FOUND, UNAVAILABLE, BUSY, DECLINED = 404, 480, 486, 603
-"""What SIP calls the reasons to turn a call away."""
-
-
-class CallRefusal(Struct, frozen=True, kw_only=True):
-    """The status that a call is turned away with, and why."""
-
-    status: int
-    reason: str
-
-
-def admit_call(
-    call: IncomingCall,
-    cfg: TenantConfig | None,
-    *,
-    is_draining: bool,
-    calls: int,
-    max_calls: int,
-    tenant_calls: int,
-) -> TenantConfig | CallRefusal:
-    """Return the tenant that takes the call, or why it is turned away.
-
-    Args:
-        call: The call that rings.
-        cfg: The tenant that has the dialled number, if one has it.
-        is_draining: Whether the gateway takes no more calls.
-        calls: The calls under way and those that are being accepted.
-        max_calls: The most of them at the same time.
-        tenant_calls: Those of this tenant.
-    """
-    if cfg is None:
-        dialled = ", ".join(call.dialled[:3]) or "(none)"
-        return CallRefusal(status=NOT_FOUND, reason=f"no tenant has the dialled number {dialled}")
-    if not cfg.enabled:
-        return CallRefusal(status=UNAVAILABLE, reason="the tenant is not enabled")
-    if is_draining:
-        return CallRefusal(status=UNAVAILABLE, reason="the gateway is draining")
-    if calls >= max_calls:
-        return CallRefusal(status=BUSY, reason="too many calls")
-    if tenant_calls >= cfg.limits.max_calls:
-        return CallRefusal(status=BUSY, reason="too many calls of this tenant")
-    return cfg
 
 
 class CallSetup(Struct, frozen=True, kw_only=True):

@@ -56,6 +56,11 @@ def compare_pins(pinned: Mapping[str, Definition], current: Mapping[str, Definit
     return tuple(found)
 
 
+def list_held_back(pinned: Mapping[str, Definition], current: Mapping[str, Definition]) -> tuple[PinDifference, ...]:
+    """The tools of a server that are not offered: those that are new or changed, and that nobody has accepted yet."""
+    return tuple(difference for difference in compare_pins(pinned, current) if difference.kind != "removed")
+
+
 def _lines(definition: Definition | None) -> list[str]:
     return [] if definition is None else json.dumps(definition, indent=2, sort_keys=True).splitlines()
 

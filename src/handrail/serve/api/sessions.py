@@ -16,7 +16,7 @@ from handrail.core.log import log
 from handrail.core.text import encodable
 from handrail.core.values import Approval
 from handrail.errors import StoreError
-from handrail.execute.loop import StopReason
+from handrail.execute.budget import StopReason
 from handrail.guide.turn import GuidedTurnResult
 from handrail.providers.messages import AssistantMessage, Message, ToolMessage, UserMessage
 from handrail.providers.provider import FinishReason, TextDelta

@@ -16,8 +16,8 @@ from handrail.core.context import ToolContext
 from handrail.core.events import Progress
 from handrail.core.log import log
 from handrail.errors import ConfigError, HandrailError, StoreError
+from handrail.execute.budget import Budget
 from handrail.execute.executor import Executor
-from handrail.execute.loop import Budget
 from handrail.guide.agent import Agent
 from handrail.providers.messages import AssistantMessage
 from handrail.providers.provider import Provider, TextDelta

@@ -21,7 +21,7 @@ from handrail.sources.mcp.connection import ConnectionFailed, McpConnection
 from handrail.sources.mcp.definitions import BuiltTools, McpDefinition, build_result, build_tools
 from handrail.sources.mcp.request_outcome import RequestTrace, current_trace
 from handrail.sources.mcp.server_options import IDEMPOTENCY_META_KEY, McpServer
-from handrail.sources.pins import PinDifference, compare_pins, read_pins
+from handrail.sources.pins import PinDifference, list_held_back, read_pins
 from handrail.sources.source import SourceStatus
 
 _FIRST_PAUSE: Final = 0.5
@@ -240,10 +240,7 @@ class OpenMcpServer:
         differences: tuple[PinDifference, ...] = ()
         if self._server.pins is not None:
             self._pins_mtime = self._get_pins_mtime()
-            pinned = read_pins(self._server.pins, self._server.name)
-            differences = tuple(
-                difference for difference in compare_pins(pinned, self.definitions) if difference.kind != "removed"
-            )
+            differences = list_held_back(read_pins(self._server.pins, self._server.name), self.definitions)
         names = {difference.tool for difference in differences}
         accepted = [item for item in listed if item.name not in names]
         return differences, build_tools(self._server, accepted, self._call, self._built.tools)
