@@ -98,7 +98,8 @@ def run_page(page: Path) -> None:
     """Run the snippets of a page in the working directory."""
     snippets = find_snippets(page)
     # A file of Python with the line numbers of the page: tracebacks are right, and tools can read their own source.
-    file = Path(f"{page.stem}.py").absolute()
+    # It is not `litellm.py`, which a page would import in place of the library.
+    file = Path(f"page_{page.stem}.py").absolute()
     lines = [""] * (1 + max((snippet.end_line for snippet in snippets), default=0))
     for snippet in snippets:
         code = snippet.source.splitlines()
