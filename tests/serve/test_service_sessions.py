@@ -417,6 +417,18 @@ async def test_one_tenant_cannot_have_all_turns(store: SqlStore) -> None:
         assert await other == 200
 
 
+async def test_without_tenants_all_turns_are_of_one_company(store: SqlStore) -> None:
+    gate = Gate(*["yes"] * 2)
+    limits = ApiLimits(max_turns=2, max_turns_per_tenant=1)
+    async with open_replica(store, agent=ChatAgent(provider=gate), api_limits=limits) as replica:
+        client = await replica.connect("caller", None)
+        running = [asyncio.create_task(send(client, session=f"s-{at}")) for at in range(2)]
+        for at in range(2):
+            await wait_until(lambda at=at: has_session(client, f"s-{at}"))
+        gate.go_on.set()
+        assert [(await one)["text"] for one in running] == ["Well, yes"] * 2
+
+
 async def has_session(client: Client, session: str) -> bool:
     return (await client.request("GET", f"/sessions/{session}")).status_code == 200
 
