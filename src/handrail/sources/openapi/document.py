@@ -277,7 +277,8 @@ def _yaml_loader() -> Any:
         """How many keys may still be merged into others: a few lines of `<<` can ask for billions."""
 
         def flatten_mapping(self, node: Any) -> None:
-            cast(Any, super()).flatten_mapping(node)
+            constructor: Any = super()
+            constructor.flatten_mapping(node)
             self.merges_left -= len(node.value)
             if self.merges_left < 0:
                 raise yaml.constructor.ConstructorError(None, None, "its merges have too many keys", node.start_mark)
