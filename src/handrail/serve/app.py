@@ -128,11 +128,14 @@ def build_app(
     endpoint = mcp.server.streamable_http_app(streamable_http_path="/mcp", host="0.0.0.0")
     sessions = import_with_sdk("handrail.serve.mcp_sessions").McpSessions(endpoint)
 
+    def list_watched_tenants() -> set[str | None]:
+        return mcp.tenants if conversations is None else mcp.tenants | conversations.tenants
+
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncGenerator[None]:
         await executor.open()
         deleting = None if tenants is None else asyncio.create_task(Retention(store, tenants).run())
-        watching = None if pools is None else asyncio.create_task(pools.watch(lambda: mcp.tenants))
+        watching = None if pools is None else asyncio.create_task(pools.watch(list_watched_tenants))
         working = (
             None
             if not worker

@@ -2,9 +2,10 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Set
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from typing import Any, Final
 from urllib.parse import quote
+from weakref import WeakSet
 
 from msgspec import Struct, structs
 
@@ -12,6 +13,7 @@ from handrail.authorize.policy import Policy, Rule
 from handrail.core.log import log
 from handrail.core.secrets import Secrets
 from handrail.core.selectors import is_name
+from handrail.core.tool import Tool
 from handrail.errors import ConfigError, HandrailError, StoreError
 from handrail.execute.executor import Executor
 from handrail.registry.registry import ToolRegistry
@@ -23,12 +25,13 @@ from handrail.tenants.tool_sources import open_sources
 from handrail.tenants.trust import TenantTrust
 
 DISABLED: Final = "This tenant is not enabled."
+_CHANGED: Final = "The tools of this tenant have changed: begin another turn."
 _GRACE_SECONDS: Final = 3_600.0
 """For the calls of sources that were replaced; each has the timeout of its tool."""
 _CACHED_SECONDS: Final = 1.0
 """How long a revision is believed to be the newest."""
 _WATCH_SECONDS: Final = 5.0
-"""Between two looks for new revisions of the tenants whose clients want to be told."""
+"""Between two looks for new revisions of the tenants that have running turns, or clients that want to be told."""
 
 
 class TenantUnusableError(StoreError):
@@ -73,6 +76,8 @@ class TenantPools:
         self._locks: dict[str, asyncio.Lock] = {}
         self.on_change: Callable[[str], None] = lambda tenant_id: None
         """Called with a tenant's id when its calls have other tools, or other rules, than those before."""
+        self._executors: dict[str, WeakSet[Executor]] = {}
+        """Those of each tenant that a turn may still use."""
         self._closing: set[asyncio.Task[None]] = set()
         """Of sources that a newer revision has replaced, while their last calls end."""
 
@@ -117,7 +122,7 @@ class TenantPools:
             built = await self._build(cfg, known) if is_enabled else self._build_disabled(tenant_id, cfg)
         except HandrailError as error:
             return await self._keep(tenant_id, known, version, error, is_current=is_current)
-        self._pools[tenant_id] = built
+        self._put(tenant_id, built)
         self._refused.pop(tenant_id, None)
         self.problems.pop(tenant_id, None)
         if known is not None and (known.config is not None or built.config is not None):
@@ -163,9 +168,18 @@ class TenantPools:
         except HandrailError as error:
             self._changed.add(tenant_id)
             raise _build_unusable_error(tenant_id) from error
-        self._pools[tenant_id] = built
+        self._put(tenant_id, built)
         self.on_change(tenant_id)
         return built
+
+    def _put(self, tenant_id: str, pool: TenantPool) -> None:
+        """Let this pool serve: what is decided from now on is decided by its rules, in running turns, too."""
+        self._pools[tenant_id] = pool
+        executors = self._executors.setdefault(tenant_id, WeakSet())
+        for executor in tuple(executors):
+            _replace_policy(executor, pool.executor.policy)
+        if pool.executor is not self._executor:
+            executors.add(pool.executor)
 
     async def _build(self, cfg: TenantConfig | None, known: TenantPool | None, *, serves: bool = False) -> TenantPool:
         """The pool of a configuration. One that `serves` may have rules for tools that are not there any more."""
@@ -184,11 +198,7 @@ class TenantPools:
             built = self.builder.build_tools(cfg, tools=(*registry, *(() if sources is None else sources.tools)))
             tools = [tool for tool in built.tools if tool.name not in CALL_TOOL_NAMES]
             own = list(_leave_out_tools(built.rules, CALL_TOOL_NAMES))
-            if serves:
-                names = {tool.name for tool in tools}
-                absent = {text for rule in own for text in rule.tools if is_name(text) and text not in names}
-                own = [rule for rule in _leave_out_tools(own, absent) if any(map(rule.selects, tools))]
-            rules = (*policy.rules, *own)
+            rules = (*policy.rules, *(_leave_out_absent(own, tools) if serves else own))
             executor = self._executor.with_tools(tools, policy=Policy(rules, default=policy.default, asks=policy.asks))
         except ConfigError:
             if sources is not None and (known is None or sources is not known.sources):
@@ -233,6 +243,22 @@ def _leave_out_tools(rules: Iterable[Rule], left_out: Set[str]) -> Iterator[Rule
         kept = tuple(name for name in rule.tools if name not in left_out)
         if kept or not rule.tools:
             yield rule if kept == tuple(rule.tools) else structs.replace(rule, tools=kept)
+
+
+def _leave_out_absent(rules: Sequence[Rule], tools: Sequence[Tool[..., Any]]) -> Iterator[Rule]:
+    """The rules without what they say of tools that are not there: it can never apply."""
+    names = {tool.name for tool in tools}
+    absent = {text for rule in rules for text in rule.tools if is_name(text) and text not in names}
+    return (rule for rule in _leave_out_tools(rules, absent) if any(map(rule.selects, tools)))
+
+
+def _replace_policy(executor: Executor, policy: Policy) -> None:
+    """Decide by other rules what is still called with the tools of an older revision."""
+    rules = _leave_out_absent(policy.rules, list(executor.registry))
+    try:
+        executor.replace_policy(Policy(rules, default=policy.default, asks=policy.asks))
+    except ConfigError:  # A rule is about other arguments than these tools have.
+        executor.replace_policy(Policy([Rule.deny("*", reason=_CHANGED, source="tenant")]))
 
 
 def _can_keep_sources(pool: TenantPool, cfg: TenantConfig) -> bool:

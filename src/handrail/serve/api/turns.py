@@ -199,6 +199,11 @@ class Conversations:
                 default_customer=default_customer,
             )
 
+    @property
+    def tenants(self) -> set[str | None]:
+        """The tenants whose turns are running."""
+        return {turn.session.conversation.tenant_id for turn in self._running.values()}
+
     @contextmanager
     def _admit(self, tenant_id: str | None) -> Generator[None]:
         """Count a turn that is being started, or raise `ApiError` if there are too many."""
