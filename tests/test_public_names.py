@@ -121,3 +121,18 @@ def test_the_names_of_the_testing_kit_are_these() -> None:
     assert [getattr(handrail.testing, name).__name__ for name in names] == names
     with pytest.raises(AttributeError, match=r"module 'handrail\.testing' has no attribute 'Casette'"):
         _ = handrail.testing.Casette
+
+
+@pytest.mark.parametrize(
+    ("names", "missing", "extra"),
+    [
+        ("handrail.serve import build_app", "starlette", "serve"),
+        ("handrail.serve import ChatAgent", "fastapi", "serve"),
+        ("handrail.store import SqlStore", "sqlalchemy", "sql"),
+    ],
+)
+def test_an_import_without_its_extra_says_how_to_install_it(names: str, missing: str, extra: str) -> None:
+    program = f"import sys; sys.path.insert(0, {str(ROOT / 'src')!r}); sys.modules[{missing!r}] = None\nfrom {names}"
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+
+    assert f"`{missing}` is not installed. Install it with: pip install 'handrail[{extra}]'" in run.stderr

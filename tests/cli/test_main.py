@@ -108,7 +108,11 @@ EVIL = "x\x1b[2J\x1b]0;title\x07\u202e\n2026-11-18 12:00:00  call_finished  pay 
 
 
 @pytest.mark.parametrize(
-    "command", [["audit"], ["doubts", "list"], ["approvals", "list"], ["approvals", "list", "--history"]]
+    "command",
+    [
+        *(["audit"], ["doubts", "list"], ["approvals", "list"], ["approvals", "list", "--history"]),
+        *(["audit", "--json"], ["approvals", "list", "--json"], ["why", EVIL, f"0{EVIL}"]),
+    ],
 )
 def test_what_others_have_named_is_one_line_and_moves_no_cursor(
     command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -137,6 +141,9 @@ def test_what_others_have_named_is_one_line_and_moves_no_cursor(
     count = asyncio.run(run())
     assert main([*command, "--store", url]) == 0
     lines = capsys.readouterr().out.splitlines()
+    if command[0] == "why":
+        lines = lines[:1]
+        assert lines[0].endswith("ok  allow operator (ann))")
     if command[0] == "doubts":  # A second line has its worker.
         assert lines.pop().startswith("    worker ")
     assert len(lines) == count

@@ -189,6 +189,9 @@ async def test_tools_that_a_server_gets_later_are_those_of_a_later_call() -> Non
     [
         ({"mcp_servers": [{"name": "a__b", "url": "https://x.example"}]}, "name must be 1 to 32"),
         ({"mcp_servers": [{"name": "crm", "url": "ftp://x.example"}]}, "must be an http or https URL"),
+        ({"mcp_servers": [{"name": "crm", "url": "http://x.example\0/mcp"}]}, "must not have spaces or control"),
+        ({"mcp_servers": [{"name": f"m{n}", "url": "https://x.example"} for n in range(51)]}, "at most 50 items"),
+        ({"openapi": [{"name": f"o{n}", "url": "https://x.example"} for n in range(51)]}, "at most 50 items"),
         ({"mcp_servers": [{"name": "crm", "url": "https://x.example", "bearer": "hunter2"}]}, "must be a reference"),
         ({"mcp_servers": [{"name": "crm", "command": ["x"], "headers": {"a": "b"}}]}, "are for a server with url"),
         ({"openapi": [{"name": "api", "path": "x.json", "bearer": "hunter2"}]}, "bearer must be a reference"),

@@ -444,6 +444,37 @@ async def test_a_form_that_is_too_long_is_refused(store: SqlStore, executor: Exe
         assert answer.status_code == 413
         fields = "&".join(f"f{number}=1" for number in range(1_000))
         assert (await ann.http.post(f"/decide/{token}/approve", content=fields)).status_code == 413
+        escaped = f"form_token={await ann.read_token()}&answer=" + "%41" * 50_000
+        answer = await ann.http.post(f"/decide/{token}/approve", content=escaped)
+        assert "approved by ann" in answer.text
+
+
+async def test_what_a_stranger_sends_to_sign_in_is_short(store: SqlStore, executor: Executor) -> None:
+    async with open_desk(executor, store) as desk, Browser(desk.url) as stranger:
+        answer = await stranger.http.post("/login", content=b"key=" + b"%41" * 10_000)
+        assert (answer.status_code, "too long" in answer.text) == (413, True)
+
+
+@pytest.mark.parametrize("ending", ["leaves", "says nothing more"])
+async def test_a_stranger_who_begins_a_form_holds_nothing_and_leaves_no_error(
+    ending: str, store: SqlStore, executor: Executor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("handrail.serve.console._FORM_SECONDS", 0.05)
+    messages: list[Any] = [{"type": "http.request", "body": b"key=hrk", "more_body": True}]
+    messages += [{"type": "http.disconnect"}] if ending == "leaves" else []
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        return messages.pop(0) if messages else await asyncio.get_running_loop().create_future()
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    app = build_app(executor, store=store)
+    scope = {"type": "http", "method": "POST", "path": "/login", "query_string": b"", "headers": []}
+    async with asyncio.timeout(30):
+        await app(scope, receive, send)
+    assert sent[0]["status"] == 413
 
 
 async def test_the_app_works_below_a_path_of_another_app(store: SqlStore, executor: Executor) -> None:

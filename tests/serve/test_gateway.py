@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from handrail.tenants import TenantConfig
 from tests.serve.desk import open_file_desk, text_of, write_shop
 
 GATEWAY = """
@@ -67,3 +68,15 @@ async def test_a_call_waits_for_an_operator_and_runs_once_when_it_is_sent_again(
         calls = await ann.read("/calls")
         assert "shop__find_order" in calls
         assert calls.count("approval_required") == 3
+
+
+async def test_a_source_that_is_away_costs_a_tenant_the_tools_of_that_source_only(tmp_path: Path) -> None:
+    shop = write_shop(tmp_path / "journal", trusted=True)
+    text = GATEWAY.replace("SHOP", shop) + "  crm: {url: 'http://127.0.0.1:9/mcp'}\npolicy: policy.yaml\n"
+    policy = "rules: [{allow: shop__refund}, {deny: crm__delete}]"
+    async with open_file_desk(tmp_path, text, policy_yaml=policy) as desk:
+        rules = [{"deny": "shop__refund", "where": {"amount": {"above": 10}}}, {"ask": "crm__find", "by": "operator"}]
+        await desk.store.tenants.put(TenantConfig(tenant_id="acme", policy=rules))
+        async with desk.connect_client(await desk.create_key("caller", tenant_id="acme")) as client:
+            assert "refunded 5" in text_of(await client.call_tool("shop__refund", {"order_id": 7, "amount": 5}))
+            assert "denied" in text_of(await client.call_tool("shop__refund", {"order_id": 7, "amount": 11}))

@@ -123,6 +123,10 @@ async def listening_client(desk: Desk, tenant: str, mode: str) -> AsyncGenerator
     secret = await desk.create_key("caller", "bot", tenant)
     async with desk.connect_client(secret, mode=mode, message_handler=told.note) as client, AsyncExitStack() as asking:
         await client.list_tools()
+        capabilities = client.server_capabilities
+        assert capabilities is not None
+        assert capabilities.tools is not None
+        assert capabilities.tools.list_changed
         if mode == "auto":
             await asking.enter_async_context(client.listen(tools_list_changed=True))
         yield told

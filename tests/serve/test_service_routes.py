@@ -16,7 +16,7 @@ from handrail.serve.tenant_retention import Retention
 from handrail.store import SqlStore
 from handrail.store.tables import tenants
 from handrail.tenants import Section, TenantConfig, ToolBuilder
-from tests.serve.service import PARROT, Client, open_replica, paid
+from tests.serve.service import PARROT, Client, close_account, get_balance, open_replica, paid, pay
 
 
 @pytest.fixture(autouse=True)
@@ -379,7 +379,63 @@ async def test_a_tenant_whose_only_revision_cannot_be_built_calls_nothing(store:
         caller = await replica.connect("caller")
         await store.tenants.put(TenantConfig(tenant_id="acme", policy=({"deny": "gone"},)), who="eve")
         body = {"tool": "get_balance", "arguments": {"account": "a"}, "session_id": "s"}
-        assert (await caller.post("/calls", body, status=503))["error"]["code"] == "unavailable"
+        problem = (await caller.post("/calls", body, status=503))["error"]
+        assert (problem["code"], problem["retryable"]) == ("unavailable", True)
+        assert "configuration of the tenant 'acme' cannot be used now. Nothing was done" in problem["message"]
+        async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app=replica.app), base_url="http://s") as browser:
+            viewer = await replica.connect("viewer")
+            await browser.post("/login", data={"key": viewer.secret})
+            page = await browser.get("/tools")
+            assert (page.status_code, "cannot be used now" in page.text) == (503, True)
+
+
+async def call_pay(caller: Client, invoice: str) -> str | None:
+    """The code of the error, or None."""
+    result = await caller.call("pay", {"invoice": invoice, "amount": 1})
+    return None if result["error"] is None else result["error"]["code"]
+
+
+async def test_what_the_operator_denies_is_denied_also_to_a_tenant_whose_newest_revision_cannot_be_built(
+    store: SqlStore,
+) -> None:
+    async with open_replica(store, tenants=store.tenants) as replica:
+        replica.executor.replace_policy(Policy([Rule.allow("pay")]))
+        caller, admin = await replica.connect("caller"), await replica.connect("admin")
+        own = {"deny": ["pay", "close_account"], "where": {"amount": {"above": 10}}}
+        await store.tenants.put(TenantConfig(tenant_id="acme", policy=[own]))
+        assert await call_pay(caller, "i-1") is None
+        await store.tenants.put(TenantConfig(tenant_id="acme", policy=[{"deny": "gone"}]))
+        assert await call_pay(caller, "i-2") is None
+        replica.executor.replace_policy(Policy([Rule.deny("pay")]))
+        assert await call_pay(caller, "i-3") == "permission_denied"
+        assert "gone" in (await admin.get("/tenants/acme"))["problem"]
+        # The rules that serve concern a tool that is not there any more; what is left of them is in force.
+        replica.executor.replace_policy(Policy([Rule.allow("pay")]))
+        replica.executor.replace_tools([get_balance, pay])
+        assert await call_pay(caller, "i-4") is None
+        refused = await caller.call("pay", {"invoice": "i-5", "amount": 11})
+        assert refused["decision"]["source"] == "tenant:acme"
+        assert [invoice for invoice, _ in paid] == ["i-1", "i-2", "i-4"]
+
+
+async def test_a_tenant_whose_rules_cannot_be_joined_with_those_of_now_calls_nothing(store: SqlStore) -> None:
+    @tool(name="pay", key="invoice")
+    async def pay_anything(invoice: str) -> str:
+        """Pay an invoice, all of it."""
+        return "paid"
+
+    async with open_replica(store, tenants=store.tenants) as replica:
+        replica.executor.replace_policy(Policy([Rule.allow("pay")]))
+        caller = await replica.connect("caller")
+        own = {"deny": "pay", "where": {"amount": {"above": 10}}}
+        await store.tenants.put(TenantConfig(tenant_id="acme", policy=[own]))
+        assert await call_pay(caller, "i-1") is None
+        replica.executor.replace_tools([pay_anything])  # Without the amount that the tenant's rule is about.
+        body = {"tool": "pay", "arguments": {"invoice": "i-2"}, "session_id": "s"}
+        for _ in range(2):
+            assert (await caller.post("/calls", body, status=503))["error"]["code"] == "unavailable"
+        replica.executor.replace_tools([get_balance, pay, close_account])
+        assert await call_pay(caller, "i-3") is None
 
 
 async def test_a_tenant_that_is_turned_off_calls_nothing(store: SqlStore) -> None:

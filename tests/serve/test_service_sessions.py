@@ -3,7 +3,7 @@
 import asyncio
 import itertools
 import json
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -11,15 +11,15 @@ from typing import Any
 import httpx2
 import pytest
 
-from handrail import Agent, Executor, Guideline, Policy, Rule
+from handrail import Agent, Executor, Guideline, Policy, Rule, ToolCall, tool
 from handrail.chat import Conversation
 from handrail.errors import ConfigError, ProviderDownError
 from handrail.guide import GuidelineMatch, Plan, ScriptedJudge, ToolVerdict
-from handrail.providers import ModelRequest, ModelResponse, StreamEvent, TextDelta
+from handrail.providers import ModelRequest, ModelResponse, StreamEvent, TextDelta, UserMessage
 from handrail.serve import ApiLimits, ChatAgent, build_app
 from handrail.serve.api.turns import RunningTurn
 from handrail.store import SqlStore, open_store
-from handrail.tenants import TenantConfig
+from handrail.tenants import TenantConfig, TenantDirectory
 from handrail.testing import ScriptedProvider
 from handrail.testing.servers import tool_calls
 from tests.serve.service import Client, Replica, get_balance, open_replica, paid, pay
@@ -393,6 +393,82 @@ async def test_a_stream_says_that_the_database_is_away(tmp_path: Path, monkeypat
         assert (name, error["error"]["code"]) == ("error", "unavailable")
 
 
+class Payer(Gate):
+    """A model that waits until it is told to go on, and then pays."""
+
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[StreamEvent]:
+        self.said.set()
+        await self.go_on.wait()
+        calls = (ToolCall(id="c-1", name="pay", arguments_json='{"invoice": "i", "amount": 11}'),)
+        is_first = isinstance(request.messages[-1], UserMessage)
+        text = "" if is_first else "Done."
+        yield ModelResponse(text=text, calls=calls if is_first else (), finish_reason="stop", id="r")
+
+
+class SeenDirectory(TenantDirectory):
+    """Says when the newest revision was looked at, and then once more: what it changes has changed."""
+
+    def __init__(self, tenants: Sequence[TenantConfig]) -> None:
+        super().__init__(tenants)
+        self.left = 0
+        self.seen = asyncio.Event()
+
+    async def is_removed(self, tenant_id: str) -> bool:
+        self._count()
+        return await super().is_removed(tenant_id)
+
+    async def get(self, tenant_id: str) -> TenantConfig | None:
+        if (found := await super().get(tenant_id)) is not None:
+            self._count()
+        return found
+
+    def _count(self) -> None:
+        self.left -= 1
+        if self.left == 0:
+            self.seen.set()
+
+
+@tool(name="pay")
+async def pay_sum(sum: int) -> str:
+    """Pay somebody."""
+    return f"paid {sum}"
+
+
+@pytest.mark.parametrize("change", ["nothing", "off", "removed", "a rule", "a rule of all", "other arguments"])
+async def test_a_turn_that_runs_is_under_the_rules_of_now(
+    change: str, store: SqlStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("handrail.serve.tenant_pools._CACHED_SECONDS", 0.0)
+    monkeypatch.setattr("handrail.serve.tenant_pools._WATCH_SECONDS", 0.01)
+    model, directory = Payer(), SeenDirectory([TenantConfig(tenant_id="acme")])
+    async with open_replica(store, agent=ChatAgent(provider=model), tenants=directory) as replica:
+        replica.executor.replace_policy(Policy([Rule.allow("pay")]))
+        running = asyncio.create_task(send(await replica.connect("caller")))
+        await model.said.wait()
+        directory.left = 3
+        match change:
+            case "off":
+                directory.put(TenantConfig(tenant_id="acme", enabled=False))
+            case "removed":
+                directory.remove("acme")
+            case "a rule":
+                rules = ({"deny": "pay", "where": {"amount": {"above": 10}}},)
+                directory.put(TenantConfig(tenant_id="acme", policy=rules))
+            case "a rule of all":
+                replica.executor.replace_policy(Policy([Rule.deny("pay")]))
+            case "other arguments":
+                replica.executor.replace_policy(Policy([]))
+                replica.executor.replace_tools([pay_sum])
+                replica.executor.replace_policy(Policy([Rule.allow("pay"), Rule.deny("pay", where={"sum": 11})]))
+            case _:
+                pass
+        await directory.seen.wait()
+        model.go_on.set()
+        (result,) = (await running)["results"]
+        assert result["ok"] == (change == "nothing"), result
+        assert len(paid) == (change == "nothing")
+
+
 async def test_one_tenant_cannot_have_all_turns(store: SqlStore) -> None:
     gate = Gate(*["yes"] * 3)
     limits = ApiLimits(max_turns=3, max_turns_per_tenant=2)
@@ -415,6 +491,18 @@ async def test_one_tenant_cannot_have_all_turns(store: SqlStore) -> None:
         gate.go_on.set()
         assert sorted([await one for one in running]) == [200, 200, 429, 429, 429, 429]
         assert await other == 200
+
+
+async def test_without_tenants_all_turns_are_of_one_company(store: SqlStore) -> None:
+    gate = Gate(*["yes"] * 2)
+    limits = ApiLimits(max_turns=2, max_turns_per_tenant=1)
+    async with open_replica(store, agent=ChatAgent(provider=gate), api_limits=limits) as replica:
+        client = await replica.connect("caller", None)
+        running = [asyncio.create_task(send(client, session=f"s-{at}")) for at in range(2)]
+        for at in range(2):
+            await wait_until(lambda at=at: has_session(client, f"s-{at}"))
+        gate.go_on.set()
+        assert [(await one)["text"] for one in running] == ["Well, yes"] * 2
 
 
 async def has_session(client: Client, session: str) -> bool:

@@ -1,5 +1,9 @@
 """The pages of tools, of rules to try, and of sessions."""
 
+import threading
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
 from handrail import Executor, Policy, Rule, ToolCall, ToolContext, tool
@@ -25,6 +29,32 @@ async def record_calls(executor: Executor, store: SqlStore, tenant_id: str | Non
 def build_executor(store: SqlStore) -> Executor:
     policy = Policy([Rule.allow("pay"), Rule.allow("close_account", reason="it is a test")])
     return Executor([get_balance, pay, close_account], policy=policy, store=store, scope="session")
+
+
+async def test_rules_that_somebody_tries_hold_nobody_up(store: SqlStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled: list[str] = []
+    checked: list[bool] = []
+    compile, check = Policy.compile, Policy.find_problems
+
+    def note_compiled(policy: Policy, tool: Any, *given: Any, **options: Any) -> Any:
+        compiled.append(tool.name)
+        return compile(policy, tool, *given, **options)
+
+    def note_checked(policy: Policy, *given: Any, **options: Any) -> Any:
+        checked.append(threading.current_thread() is threading.main_thread())
+        return check(policy, *given, **options)
+
+    executor = build_executor(store)
+    await record_calls(executor, store, "acme", "s-1")
+    never = [replace(get_balance, name=f"never_called_{number}") for number in range(20)]
+    executor.replace_tools([get_balance, pay, close_account, *never])
+    async with open_desk(executor, store) as desk, desk.sign_in("viewer", tenant_id="acme") as ann:
+        form = {"form_token": await ann.read_token(), "rules": "rules: [{deny: '*'}]"}
+        monkeypatch.setattr(Policy, "compile", note_compiled)
+        monkeypatch.setattr(Policy, "find_problems", note_checked)
+        assert "would change" in (await ann.http.post("/policy/test", data=form)).text
+    assert checked == [False]
+    assert sorted(compiled) == ["close_account", "get_balance", "pay"]
 
 
 async def test_the_tools_are_shown_with_their_flags_their_health_and_their_rules(store: SqlStore) -> None:

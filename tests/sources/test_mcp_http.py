@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import socket
+import threading
 import tracemalloc
 import zlib
 from collections.abc import Callable
@@ -472,12 +474,12 @@ async def test_a_bad_definition_is_one_diagnostic_on_every_revision(version: str
 async def test_a_name_that_leads_into_a_private_network_is_not_connected_to(
     host: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = asyncio.get_running_loop().getaddrinfo
+    asked = socket.getaddrinfo
 
-    async def resolve(name: Any, port: Any, **options: Any) -> Any:
-        return await asked("127.0.0.1" if name == "rebound.example" else name, port, **options)
+    def resolve(name: Any, *args: Any, **options: Any) -> Any:
+        return asked("127.0.0.1" if name == "rebound.example" else name, *args, **options)
 
-    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", resolve)
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
     seen = Seen(make_server().streamable_http_app())
     async with listening(seen) as url:
         port = url.rpartition(":")[2]
@@ -487,6 +489,34 @@ async def test_a_name_that_leads_into_a_private_network_is_not_connected_to(
             assert (status.state, status.tools) == ("reconnecting", 0)
             assert "is in a private network" in status.reason
     assert seen.headers == []
+
+
+async def test_a_name_server_that_does_not_answer_holds_up_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    release, asked = threading.Event(), threading.Semaphore(0)
+
+    def resolve(name: Any, *args: Any, **options: Any) -> Any:
+        asked.release()
+        release.wait(60)
+        raise socket.gaierror(f"nobody knows {name}")
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    urls = [f"https://host-{number}.example/mcp" for number in range(40)]
+    every = [McpServer(f"crm-{number}", url=url, allow_private=False) for number, url in enumerate(urls)]
+
+    async def open_all() -> None:
+        async with connect(every):
+            pass
+
+    opening = asyncio.create_task(open_all())
+    try:
+        async with asyncio.timeout(30):
+            while not asked.acquire(blocking=False):
+                await asyncio.sleep(0.01)
+            assert await asyncio.to_thread(lambda: "done") == "done"
+    finally:
+        release.set()
+        opening.cancel()
+        await asyncio.gather(opening, return_exceptions=True)
 
 
 async def test_a_server_at_an_address_that_was_checked_is_called_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:

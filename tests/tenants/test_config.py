@@ -190,3 +190,5 @@ def test_a_tenant_has_as_many_rules_as_can_be_decided_with_each_call() -> None:
     assert len(TenantConfig(tenant_id="a", policy=rules[:1_000]).rules()) == 1_000
     with pytest.raises(ValidationError, match="at most 1000 items"):
         TenantConfig(tenant_id="a", policy=rules)
+    with pytest.raises(ValidationError, match="must have at most 2,000 names and patterns in lists, got 2,001"):
+        TenantConfig(tenant_id="a", policy=[{"deny": ["pay"] * 2_000}, {"ask": ["pay"]}])

@@ -51,7 +51,7 @@ async def _list(options: argparse.Namespace) -> int:
             found = await store.approvals.pending(tenant_id=options.tenant, limit=options.limit)
     for approval in sorted(found, key=lambda approval: approval.created_at):
         if options.json:
-            print(compact_json(_to_dict(approval)))
+            print(escape_invisible(compact_json(_to_dict(approval))))
             continue
         who = f" by {approval.who}" if approval.who else ""
         line = f"{approval.token}  {format_time(approval.created_at)}  {_state(approval)}{who}  {approval.tool}"
@@ -69,7 +69,7 @@ async def _show(options: argparse.Namespace) -> int:
     if approval is None:
         raise ApprovalError(f"There is no approval {options.token!r:.60}.")
     if options.json:
-        print(compact_json(_to_dict(approval)))
+        print(escape_invisible(compact_json(_to_dict(approval))))
         return 0
     for name, value in _to_dict(approval).items():
         # What the model wrote is in the values, and begins no line that looks like one of these.

@@ -10,7 +10,7 @@ import msgspec
 from handrail.cli.store_option import add_store_option, open_chosen_store
 from handrail.core.duration import parse_duration
 from handrail.core.failure_results import format_time
-from handrail.core.text import escape_line
+from handrail.core.text import escape_invisible, escape_line
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -52,7 +52,7 @@ async def _print(options: argparse.Namespace) -> int:
         )
     for row in rows:
         if options.json:
-            print(msgspec.json.encode(row).decode())
+            print(escape_invisible(msgspec.json.encode(row).decode()))
             continue
         outcome = "" if row.ok is None else f"  {'ok' if row.ok else row.error}"
         action = f"  {row.action}{f' {row.by}' if row.by else ''} ({row.rule})" if row.action else ""

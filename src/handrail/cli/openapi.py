@@ -5,7 +5,7 @@ import asyncio
 import json
 from typing import Any
 
-from handrail.core.text import escape_line
+from handrail.core.text import escape_invisible, escape_line
 from handrail.core.tool import Tool
 from handrail.errors import shorten
 from handrail.sources.openapi import OpenApi
@@ -40,7 +40,7 @@ def run(given: argparse.Namespace) -> int:
     for tool in api.tools():
         print(escape_line(_line(tool)))
         if given.schemas:
-            print(json.dumps(tool.input_schema, indent=2, ensure_ascii=False))
+            print(escape_invisible(json.dumps(tool.input_schema, indent=2, ensure_ascii=False)))
     for skipped in api.skipped:
         print(escape_line(f"skipped: {skipped.name}: {skipped.reason}"))
     consequential = sum(not tool.read_only for tool in api.tools())

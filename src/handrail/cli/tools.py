@@ -11,7 +11,7 @@ from handrail.authorize.policy_file import load_policy
 from handrail.cli.agent_file import load_agent_file
 from handrail.cli.policy import add_tool_options, open_tools
 from handrail.core.context import ToolContext
-from handrail.core.text import escape_line
+from handrail.core.text import escape_invisible, escape_line
 from handrail.core.tool import Tool
 from handrail.core.values import ToolCall
 from handrail.define.lint import LintProblem, lint_tool
@@ -82,7 +82,7 @@ async def _run(options: argparse.Namespace) -> int:
 def _list(tools: list[Tool[..., Any]], *, as_json: bool) -> int:
     for tool in tools:
         if as_json:
-            print(json.dumps(describe(tool), ensure_ascii=False))
+            print(escape_invisible(json.dumps(describe(tool), ensure_ascii=False)))
             continue
         first = tool.description.strip().splitlines()[0] if tool.description.strip() else "(no description)"
         print(escape_line(f"{tool.name}  {', '.join(list_flags(tool))}  {tool.source}  {first}"))
@@ -115,10 +115,10 @@ def describe(tool: Tool[..., Any]) -> dict[str, Any]:
 def _show(registry: ToolRegistry, options: argparse.Namespace) -> int:
     tool = registry.get(options.name)
     if options.format is None:
-        print(json.dumps(describe(tool), indent=2, ensure_ascii=False))
+        print(escape_invisible(json.dumps(describe(tool), indent=2, ensure_ascii=False)))
         return 0
     definitions = FORMATS[options.format].tools([tool])
-    print(json.dumps(list(definitions), indent=2, ensure_ascii=False))
+    print(escape_invisible(json.dumps(list(definitions), indent=2, ensure_ascii=False)))
     for note in (*definitions.notes, *definitions.skipped):
         print(escape_line(f"{note.tool}: {note.text}"), file=sys.stderr)
     return 1 if definitions.skipped else 0
@@ -139,7 +139,11 @@ async def _call(tools: list[Tool[..., Any]], options: argparse.Namespace) -> int
     if options.json:
         failure = result.error
         error = None if failure is None else {"code": failure.code, "message": failure.message}
-        print(json.dumps({"ok": result.ok, "output": result.output, "error": error}, default=str, ensure_ascii=False))
+        print(
+            escape_invisible(
+                json.dumps({"ok": result.ok, "output": result.output, "error": error}, default=str, ensure_ascii=False)
+            )
+        )
     else:
         print(result.for_model())
     if result.approval is not None and options.store is not None:
@@ -157,7 +161,7 @@ def _lint(tools: list[Tool[..., Any]], *, as_json: bool) -> int:
         problems += [LintProblem(tool=note.tool, text=f"{name}: not sent: {note.text}") for note in definitions.skipped]
     for problem in problems:
         if as_json:
-            print(json.dumps({"tool": problem.tool, "text": problem.text}, ensure_ascii=False))
+            print(escape_invisible(json.dumps({"tool": problem.tool, "text": problem.text}, ensure_ascii=False)))
         else:
             print(escape_line(f"{problem.tool}: {problem.text}"))
     print(f"{len(tools)} tools, {len(problems)} notes", file=sys.stderr)

@@ -6,14 +6,24 @@ from functools import cached_property
 from importlib import import_module
 from typing import Any
 
+from handrail.errors import MissingExtraError
 
-def build_getattr(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
-    """Build the `__getattr__` of a package that imports each name from its module on first use."""
+
+def build_getattr(package: str, modules: Mapping[str, str], *, extra: str | None = None) -> Callable[[str], Any]:
+    """Build the `__getattr__` of a package that imports each name from its module on first use.
+
+    `extra` is what all of them need: if it is not installed, the error says how to install it.
+    """
 
     def get_attribute(name: str) -> Any:
-        if name in modules:
+        if name not in modules:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        try:
             return getattr(import_module(modules[name]), name)
-        raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        except ModuleNotFoundError as error:
+            if extra is None or error.name is None or error.name.startswith("handrail"):
+                raise
+            raise MissingExtraError(error.name.partition(".")[0], extra=extra) from error
 
     return get_attribute
 

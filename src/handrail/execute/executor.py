@@ -212,11 +212,16 @@ class Executor:
         """The policy that decides now."""
         return self._pool.policy
 
+    @property
+    def has_fixed_tools(self) -> bool:
+        """Whether all tools are known: none is in a source whose tools may change, and there is no fallback."""
+        return not self._pool.is_open
+
     def with_tools(self, tools: ToolRegistry | Iterable[object], *, policy: Policy) -> Self:
         """A new executor with other tools and another policy, such as those of one tenant; this one stays as it is.
 
         Both share the ledger, the approvals, the limits, the hooks, the listeners and the running calls. Raises
-        `ConfigError` if a rule can never apply to these tools.
+        `ConfigError` if a rule can never apply to these tools, and the tools of this executor are fixed.
         """
         other = copy.copy(self)
         other._pool = self._pool.with_tools(tools, policy=policy)

@@ -531,7 +531,7 @@ class ToolPool:
         other.compiled = {}
         other.host_tools = self.host_tools.copy_for(compile_tool=other._compile, on_new_tool=other._on_host_tool)
         other.replace_tools(tools)
-        if other._tools and not other.is_open:
+        if other._tools and not other.is_open and not self.is_open:  # The sources of this one may have others later.
             other._refuse_diagnostics()
         return other
 

@@ -18,4 +18,5 @@ __getattr__ = build_getattr(
         "ChatAgent": "handrail.serve.api.turns",
         "build_app": "handrail.serve.app",
     },
+    extra="serve",
 )

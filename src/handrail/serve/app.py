@@ -26,7 +26,7 @@ from handrail.serve.audit_feed import AuditFeed
 from handrail.serve.chat_pages import ChatPages
 from handrail.serve.console import Console
 from handrail.serve.mcp_calls import AsgiScope, AsgiSend, GatewayCalls, McpGate
-from handrail.serve.tenant_pools import TenantPools
+from handrail.serve.tenant_pools import TenantPools, TenantUnusableError
 from handrail.serve.tenant_retention import Retention
 from handrail.serve.tool_pages import ToolPages
 from handrail.sources.mcp.endpoint import McpRequest
@@ -128,11 +128,14 @@ def build_app(
     endpoint = mcp.server.streamable_http_app(streamable_http_path="/mcp", host="0.0.0.0")
     sessions = import_with_sdk("handrail.serve.mcp_sessions").McpSessions(endpoint)
 
+    def list_watched_tenants() -> set[str | None]:
+        return mcp.tenants if conversations is None else mcp.tenants | conversations.tenants
+
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncGenerator[None]:
         await executor.open()
         deleting = None if tenants is None else asyncio.create_task(Retention(store, tenants).run())
-        watching = None if pools is None else asyncio.create_task(pools.watch(lambda: mcp.tenants))
+        watching = None if pools is None else asyncio.create_task(pools.watch(list_watched_tenants))
         working = (
             None
             if not worker
@@ -251,6 +254,8 @@ class _SecurityHeaders:
 
 
 async def _show_store_error(request: Request, error: Exception) -> Response:
-    log.error("a page could not be shown: the database does not answer", exc_info=error)
+    log.error("a page could not be shown", exc_info=error)
+    if isinstance(error, TenantUnusableError):
+        return PlainTextResponse(error.message, status_code=503)
     text = "The database does not answer. Whether your last action was recorded is not known: reload the page and look."
     return PlainTextResponse(text, status_code=503, headers={"Retry-After": "5"})

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from handrail.core.context import ToolContext
 from handrail.core.failure_results import format_time
-from handrail.core.text import compact_json
+from handrail.core.text import compact_json, escape_line
 from handrail.core.values import Approval, ToolCall
 from handrail.errors import StoreError
 from handrail.execute.executor import Executor
@@ -40,7 +40,7 @@ class PastCall(Struct, frozen=True, kw_only=True):
     sections: tuple[ReportSection, ...]
 
     def __str__(self) -> str:
-        lines = [f"{self.tool}  {self.outcome}  (session {self.session_id}, call {self.call_id})"]
+        lines = [escape_line(f"{self.tool}  {self.outcome}  (session {self.session_id}, call {self.call_id})")]
         for section in self.sections:
             lines.append(f"{section.title}:")
             # A text of somebody else cannot begin a line that looks like one of these.

@@ -1,15 +1,17 @@
 """The pages where people see what waits, what is in doubt, what ran and why, and where they decide."""
 
+import asyncio
 import hmac
 import json
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
+from functools import partial
 from typing import Any, Final, cast
 from urllib.parse import parse_qsl, urlencode
 
 from msgspec import Struct
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 
@@ -29,6 +31,13 @@ from handrail.store.audit_rows import AuditRow
 from handrail.store.database import to_storable
 
 _MAX_FORM_BYTES: Final = 8_000_000
+_MAX_LOGIN_BYTES: Final = 10_000
+"""Of a form that anybody can send."""
+_MAX_QUICK_BYTES: Final = 100_000
+"""Of a form that is read at once: millions of escaped characters take a second, and nobody else is served meanwhile."""
+_FORM_SECONDS: Final = 15.0
+"""In which a form has to arrive."""
+_BAD_FORM: Final = "The form is too long, or cannot be read."
 """Changed arguments may be as long as those of a call, with every character escaped."""
 _MAX_REASON_CHARS: Final = 2_000
 _MAX_ID_CHARS: Final = 512
@@ -124,7 +133,7 @@ class Console:
                 return self.message(request, None, 403, "Your session is over. Sign in again.")
             form = await _read_form(request)
             if form is None:
-                return self.message(request, session, 413, "The form is too long, or cannot be read.")
+                return self.message(request, session, 413, _BAD_FORM)
             if not hmac.compare_digest(form.get("form_token", "").encode(), session.form_token.encode()):
                 return self.message(request, session, 403, "This form is not of your session. Reload the page.")
             return await action(request, session, form)
@@ -132,8 +141,10 @@ class Console:
         return respond
 
     async def _login(self, request: Request) -> Response:
-        form = await _read_form(request) if request.method == "POST" else {}
-        following = (form or {}).get("next") or request.query_params.get("next", "")
+        form = await _read_form(request, max_bytes=_MAX_LOGIN_BYTES) if request.method == "POST" else {}
+        if form is None:
+            return self.message(request, None, 413, _BAD_FORM)
+        following = form.get("next") or request.query_params.get("next", "")
         if not following.startswith("/") or following.startswith(("//", "/\\")):
             following = ""
         problem = ""
@@ -452,15 +463,19 @@ def _refuse_constant(text: str) -> Any:
     raise ValueError(f"{text} is not a number that JSON has")
 
 
-async def _read_form(request: Request) -> dict[str, str] | None:
+async def _read_form(request: Request, *, max_bytes: int = _MAX_FORM_BYTES) -> dict[str, str] | None:
     """The fields of a form; None if it is too long or cannot be read."""
     body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > _MAX_FORM_BYTES:
-            return None
     try:
-        pairs = parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=50)
+        async with asyncio.timeout(_FORM_SECONDS):
+            async for chunk in request.stream():
+                body += chunk
+                if len(body) > max_bytes:
+                    return None
+    except (ClientDisconnect, TimeoutError):
+        return None
+    parse = partial(parse_qsl, body.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=50)
+    try:
+        return dict(parse() if len(body) <= _MAX_QUICK_BYTES else await asyncio.to_thread(parse))
     except ValueError:
         return None
-    return dict(pairs)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
 
-from handrail.authorize.policy import Policy
+from handrail.authorize.policy import CompiledPolicy, Policy
 from handrail.core.context import ToolContext
 from handrail.core.redact import HIDDEN
 from handrail.core.tool import Tool
@@ -71,7 +71,8 @@ async def replay_policy(
     undecided: Counter[str] = Counter()
     changed: list[ChangedCall] = []
     seen: set[tuple[str, str | None]] = set()
-    compiled = {name: policy.compile(tool) for name, tool in tools.items()}
+    compiled: dict[str, CompiledPolicy] = {}
+    """For the tools that were called: a thousand rules for a thousand tools take seconds."""
     decided, left, before = 0, max_calls, None
     while left > 0:
         rows = await store.audit.query(
@@ -89,7 +90,9 @@ async def replay_policy(
                 continue
             arguments: dict[str, Any] = tool.dump(tool.parse(json.dumps(row.arguments)))
             context = ToolContext[Any](session_id=row.session_id, tenant_id=row.tenant_id, customer_id=row.customer_id)
-            rules = compiled[tool.name]
+            rules = compiled.get(tool.name)
+            if rules is None:
+                rules = compiled[tool.name] = policy.compile(tool)
             await asyncio.sleep(0)  # Thousands of calls under a thousand rules take seconds: others have their turn.
             after = rules.decide(context, lambda arguments=arguments: arguments)
             decided += 1

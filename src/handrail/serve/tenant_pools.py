@@ -2,14 +2,18 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from typing import Any, Final
+from urllib.parse import quote
+from weakref import WeakSet
 
 from msgspec import Struct, structs
 
 from handrail.authorize.policy import Policy, Rule
 from handrail.core.log import log
 from handrail.core.secrets import Secrets
+from handrail.core.selectors import is_name
+from handrail.core.tool import Tool
 from handrail.errors import ConfigError, HandrailError, StoreError
 from handrail.execute.executor import Executor
 from handrail.registry.registry import ToolRegistry
@@ -21,12 +25,17 @@ from handrail.tenants.tool_sources import open_sources
 from handrail.tenants.trust import TenantTrust
 
 DISABLED: Final = "This tenant is not enabled."
+_CHANGED: Final = "The tools of this tenant have changed: begin another turn."
 _GRACE_SECONDS: Final = 3_600.0
 """For the calls of sources that were replaced; each has the timeout of its tool."""
 _CACHED_SECONDS: Final = 1.0
 """How long a revision is believed to be the newest."""
 _WATCH_SECONDS: Final = 5.0
-"""Between two looks for new revisions of the tenants whose clients want to be told."""
+"""Between two looks for new revisions of the tenants that have running turns, or clients that want to be told."""
+
+
+class TenantUnusableError(StoreError):
+    """No revision of a tenant can be used: nothing is allowed that nobody has looked at."""
 
 
 class TenantPool(Struct, frozen=True, kw_only=True):
@@ -67,6 +76,8 @@ class TenantPools:
         self._locks: dict[str, asyncio.Lock] = {}
         self.on_change: Callable[[str], None] = lambda tenant_id: None
         """Called with a tenant's id when its calls have other tools, or other rules, than those before."""
+        self._executors: dict[str, WeakSet[Executor]] = {}
+        """Those of each tenant that a turn may still use."""
         self._closing: set[asyncio.Task[None]] = set()
         """Of sources that a newer revision has replaced, while their last calls end."""
 
@@ -87,6 +98,7 @@ class TenantPools:
 
     async def _look(self, tenant_id: str) -> TenantPool:
         known = self._pools.get(tenant_id)
+        is_current = known is not None and self._is_current(tenant_id, known)
         try:
             cfg = await self.directory.get(tenant_id)
             is_enabled = not await self.directory.is_removed(tenant_id) if cfg is None else cfg.enabled
@@ -94,12 +106,12 @@ class TenantPools:
             if known is None:
                 raise
             log.warning("the configuration of the tenant %s cannot be read; the one before serves", tenant_id)
-            return known
+            return known if is_current else await self._renew(tenant_id, known)
         except ConfigError as error:
-            return self._keep(tenant_id, known, "", error)
+            return await self._keep(tenant_id, known, "", error, is_current=is_current)
         self._checked[tenant_id] = time.monotonic()
         version = "" if cfg is None else cfg.version
-        if known is not None and self._is_current(tenant_id, known):
+        if known is not None and is_current:
             if (known.version, known.is_enabled) == (version, is_enabled):
                 self.problems.pop(tenant_id, None)
                 return known
@@ -109,8 +121,8 @@ class TenantPools:
             self._changed.discard(tenant_id)
             built = await self._build(cfg, known) if is_enabled else self._build_disabled(tenant_id, cfg)
         except HandrailError as error:
-            return self._keep(tenant_id, known, version, error)
-        self._pools[tenant_id] = built
+            return await self._keep(tenant_id, known, version, error, is_current=is_current)
+        self._put(tenant_id, built)
         self._refused.pop(tenant_id, None)
         self.problems.pop(tenant_id, None)
         if known is not None and (known.config is not None or built.config is not None):
@@ -132,30 +144,61 @@ class TenantPools:
                 except Exception:  # The next call says why.
                     log.debug("the tools of the tenant %s cannot be looked at", tenant_id, exc_info=True)
 
-    def _keep(self, tenant_id: str, known: TenantPool | None, version: str, error: HandrailError) -> TenantPool:
+    async def _keep(
+        self, tenant_id: str, known: TenantPool | None, version: str, error: HandrailError, *, is_current: bool
+    ) -> TenantPool:
+        """What serves instead of the newest revision, which cannot be used."""
         log.error("the newest revision of the tenant %s cannot be used: %s", tenant_id, error)
         self.problems[tenant_id] = str(error)
         self._checked[tenant_id] = time.monotonic()
-        if known is None:  # There is no revision that works: nothing is allowed that nobody has looked at.
-            raise StoreError(f"The configuration of the tenant {tenant_id!r} cannot be used.") from error
+        if known is None:
+            raise _build_unusable_error(tenant_id) from error
         self._refused[tenant_id] = version
-        return known
+        return known if is_current else await self._renew(tenant_id, known)
 
-    async def _build(self, cfg: TenantConfig | None, known: TenantPool | None) -> TenantPool:
+    async def _renew(self, tenant_id: str, known: TenantPool) -> TenantPool:
+        """What serves already, under the rules of all and with the tools that there are now: what an operator denies
+        is denied, whatever a tenant has saved."""
+        self._changed.discard(tenant_id)
+        try:
+            if known.is_enabled:
+                built = await self._build(known.config, known, serves=True)
+            else:
+                built = self._build_disabled(tenant_id, known.config)
+        except HandrailError as error:
+            self._changed.add(tenant_id)
+            raise _build_unusable_error(tenant_id) from error
+        self._put(tenant_id, built)
+        self.on_change(tenant_id)
+        return built
+
+    def _put(self, tenant_id: str, pool: TenantPool) -> None:
+        """Let this pool serve: what is decided from now on is decided by its rules, in running turns, too."""
+        self._pools[tenant_id] = pool
+        executors = self._executors.setdefault(tenant_id, WeakSet())
+        for executor in tuple(executors):
+            _replace_policy(executor, pool.executor.policy)
+        if pool.executor is not self._executor:
+            executors.add(pool.executor)
+
+    async def _build(self, cfg: TenantConfig | None, known: TenantPool | None, *, serves: bool = False) -> TenantPool:
+        """The pool of a configuration. One that `serves` may have rules for tools that are not there any more."""
         base = registry, policy = self._executor.registry, self._executor.policy
         if cfg is None:
             return TenantPool(executor=self._executor, config=None, base=base)
-        self.check(cfg)
+        if not serves:
+            self.check(cfg, are_all=self._executor.has_fixed_tools)
         if known is not None and _can_keep_sources(known, cfg):
             sources = known.sources
         else:
             sources = await open_sources(cfg, self.trust)
             if sources is not None:
                 sources.subscribe(lambda: self._changed.add(cfg.tenant_id))
-        built = self.builder.build_tools(cfg, tools=(*registry, *(() if sources is None else sources.tools)))
-        tools = [tool for tool in built.tools if tool.name not in CALL_TOOL_NAMES]
-        rules = (*policy.rules, *_leave_out_call_tools(built.rules))
         try:
+            built = self.builder.build_tools(cfg, tools=(*registry, *(() if sources is None else sources.tools)))
+            tools = [tool for tool in built.tools if tool.name not in CALL_TOOL_NAMES]
+            own = list(_leave_out_tools(built.rules, CALL_TOOL_NAMES))
+            rules = (*policy.rules, *(_leave_out_absent(own, tools) if serves else own))
             executor = self._executor.with_tools(tools, policy=Policy(rules, default=policy.default, asks=policy.asks))
         except ConfigError:
             if sources is not None and (known is None or sources is not known.sources):
@@ -171,10 +214,10 @@ class TenantPools:
         base = self._executor.registry, self._executor.policy
         return TenantPool(executor=executor, config=cfg, is_enabled=False, base=base)
 
-    def check(self, cfg: TenantConfig) -> None:
+    def check(self, cfg: TenantConfig, *, are_all: bool = True) -> None:
         """Raise `ConfigError` for a configuration that cannot be used: a wrong section, a rule that cannot apply, or
         something of the host that a tenant must not reach."""
-        self.builder.check(cfg, tools=self._executor.registry)
+        self.builder.check(cfg, tools=self._executor.registry, are_all=are_all)
         for place, problem in self.trust.find_problems(cfg).items():
             raise ConfigError(f"{place}: {problem}")
 
@@ -187,12 +230,35 @@ class TenantPools:
         await asyncio.gather(*self._closing, return_exceptions=True)
 
 
-def _leave_out_call_tools(rules: Iterable[Rule]) -> Iterator[Rule]:
-    """The rules without the tools of a phone call."""
+def _build_unusable_error(tenant_id: str) -> TenantUnusableError:
+    return TenantUnusableError(
+        f"The configuration of the tenant {tenant_id!r} cannot be used now. Nothing was done; "
+        f"GET /v1/tenants/{quote(tenant_id, safe='')} says why."
+    )
+
+
+def _leave_out_tools(rules: Iterable[Rule], left_out: Set[str]) -> Iterator[Rule]:
+    """The rules without what they say of these tools."""
     for rule in rules:
-        kept = tuple(name for name in rule.tools if name not in CALL_TOOL_NAMES)
+        kept = tuple(name for name in rule.tools if name not in left_out)
         if kept or not rule.tools:
             yield rule if kept == tuple(rule.tools) else structs.replace(rule, tools=kept)
+
+
+def _leave_out_absent(rules: Sequence[Rule], tools: Sequence[Tool[..., Any]]) -> Iterator[Rule]:
+    """The rules without what they say of tools that are not there: it can never apply."""
+    names = {tool.name for tool in tools}
+    absent = {text for rule in rules for text in rule.tools if is_name(text) and text not in names}
+    return (rule for rule in _leave_out_tools(rules, absent) if any(map(rule.selects, tools)))
+
+
+def _replace_policy(executor: Executor, policy: Policy) -> None:
+    """Decide by other rules what is still called with the tools of an older revision."""
+    rules = _leave_out_absent(policy.rules, list(executor.registry))
+    try:
+        executor.replace_policy(Policy(rules, default=policy.default, asks=policy.asks))
+    except ConfigError:  # A rule is about other arguments than these tools have.
+        executor.replace_policy(Policy([Rule.deny("*", reason=_CHANGED, source="tenant")]))
 
 
 def _can_keep_sources(pool: TenantPool, cfg: TenantConfig) -> bool:

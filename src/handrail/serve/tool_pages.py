@@ -165,10 +165,10 @@ class ToolPages:
         try:
             if len(text) > _MAX_RULES_CHARS:
                 raise ConfigError(f"The rules must have at most {_MAX_RULES_CHARS:,} characters, got {len(text):,}.")
-            # In a thread: while a viewer tries rules, calls go on.
+            # In threads: while a viewer tries rules, calls go on.
             read = await asyncio.to_thread(parse_policy, text, source="the rules below")
             policy = Policy(read.rules, default=read.default, asks=executor.policy.asks)
-            if problems := executor.find_policy_problems(policy):
+            if problems := await asyncio.to_thread(executor.find_policy_problems, policy):
                 raise ConfigError("\n".join(str(problem) for problem in problems[:5]))
         except ConfigError as error:
             values["problem"] = error.message

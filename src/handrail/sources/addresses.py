@@ -3,6 +3,8 @@
 import asyncio
 import ipaddress
 import socket
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Final
 
 _METADATA: Final = frozenset(
@@ -10,6 +12,9 @@ _METADATA: Final = frozenset(
 )
 """Where clouds tell a machine its credentials, beside the link-local addresses; never asked, whatever is allowed."""
 _EMBEDS_IPV4: Final = (ipaddress.IPv6Network("64:ff9b::/96"), ipaddress.IPv6Network("64:ff9b:1::/48"))
+
+_RESOLVERS: Final = ThreadPoolExecutor(max_workers=128, thread_name_prefix="handrail-dns")
+"""A name server that does not answer holds up these threads, and none in which something else is done."""
 
 NetworkAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 
@@ -29,7 +34,8 @@ def find_address_problem(text: str, *, allow_private: bool) -> str | None:
         return f"{address} is an address of this machine's cloud, which is never asked"
     if address.is_multicast or address.is_unspecified or (address.is_reserved and not address.is_loopback):
         return f"{address} is not the address of a server"
-    if not allow_private and not address.is_global:
+    is_site_local = isinstance(address, ipaddress.IPv6Address) and address.is_site_local  # Counts as global.
+    if not allow_private and (is_site_local or not address.is_global):
         return f"{address} is in a private network; allow_private=True allows that"
     return None
 
@@ -47,7 +53,8 @@ def _unwrap_ipv4(address: NetworkAddress) -> NetworkAddress:
 async def resolve_host(host: str, port: int, *, allow_private: bool) -> list[str]:
     """The addresses of a host. All of them must be allowed: what is checked here is what is connected to."""
     try:
-        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        ask = partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
+        found = await asyncio.get_running_loop().run_in_executor(_RESOLVERS, ask)
     except (OSError, UnicodeError) as error:
         raise RequestNotSentError(f"{host} has no address") from error
     addresses = list(dict.fromkeys(str(item[4][0]) for item in found))

@@ -25,6 +25,7 @@ __getattr__ = build_getattr(
         "SqlStore": "handrail.store.store",
         "SqlWork": "handrail.store.stored_calls",
     },
+    extra="sql",
 )
 
 

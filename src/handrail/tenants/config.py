@@ -5,7 +5,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from pydantic import (
     AfterValidator,
@@ -215,6 +215,12 @@ class FunctionChoice(Section):
     name: str
 
 
+_MAX_SOURCES: Final = 50
+"""MCP servers, and OpenAPI documents, of one tenant: all of them are opened at once."""
+_MAX_SELECTORS: Final = 2_000
+"""In the lists of a tenant's rules: each is compared with each tool, while no other tenant is served."""
+
+
 class TenantConfig(BaseModel):
     """Everything that makes one customer's agent: what it says, what it can do, and how much it may use."""
 
@@ -269,9 +275,9 @@ class TenantConfig(BaseModel):
     """What the tenant may use at most."""
     secrets: dict[str, str] = Field(default_factory=dict, repr=False)
     """References, such as `env:CRM_KEY` or `file:/run/secrets/crm`; never the secrets themselves."""
-    mcp_servers: tuple[McpServerConfig, ...] = ()
+    mcp_servers: Annotated[tuple[McpServerConfig, ...], Field(max_length=_MAX_SOURCES)] = ()
     """MCP servers whose tools the agent gets."""
-    openapi: tuple[OpenApiConfig, ...] = ()
+    openapi: Annotated[tuple[OpenApiConfig, ...], Field(max_length=_MAX_SOURCES)] = ()
     """OpenAPI documents whose operations the agent gets as tools."""
     guidelines: tuple[TenantGuideline, ...] = ()
     """For guided chats: `condition`, `action`, `tools`, `criticality`, `always`, `id`."""
@@ -333,6 +339,9 @@ class TenantConfig(BaseModel):
 
     @model_validator(mode="after")
     def _check_policy_and_texts(self) -> "TenantConfig":
+        lists: list[Any] = [value for rule in self.policy for value in rule.values() if type(value) in (list, tuple)]
+        if (count := sum(map(len, lists))) > _MAX_SELECTORS:
+            raise ValueError(f"policy must have at most {_MAX_SELECTORS:,} names and patterns in lists, got {count:,}")
         try:
             self._rules = tuple(read_rules(self.policy, source=self.source))
             self._locale_texts = Texts(self.locale, own=self.texts)

@@ -99,10 +99,11 @@ class ToolBuilder:
             self._features[section] = model
         self._builders.append((name, builder, section))
 
-    def check(self, cfg: TenantConfig, *, tools: Iterable[Tool[..., Any]] = ()) -> TenantConfig:
+    def check(self, cfg: TenantConfig, *, tools: Iterable[Tool[..., Any]] = (), are_all: bool = True) -> TenantConfig:
         """The configuration with the sections of registered features typed; `ToolBuildError` if one is wrong.
 
-        A rule that can never apply to the tenant's tools, and to `tools` of the host, is wrong, too.
+        A rule that can never apply to the tenant's tools, and to `tools` of the host, is wrong, too, unless the host
+        may get others (`are_all`).
         """
         typed, problems = self._read_features(cfg)
         if problems:
@@ -110,7 +111,7 @@ class ToolBuilder:
             raise ToolBuildError(
                 f"tenant {cfg.tenant_id!r}: features.{section}: {message}", tenant_id=cfg.tenant_id, details=problems
             )
-        if wrong := self.preview(cfg, tools=tools).rule_problems:
+        if are_all and (wrong := self.preview(cfg, tools=tools).rule_problems):
             raise ToolBuildError(f"tenant {cfg.tenant_id!r}: policy: {wrong[0]}", tenant_id=cfg.tenant_id)
         return typed
 

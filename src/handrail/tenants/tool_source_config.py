@@ -15,10 +15,8 @@ from handrail.tenants.section import Id, Section
 
 _MAX_OPERATIONS: Final = 1_000
 """That a tenant's document may add, as many as the tools of an MCP server: each takes its time to compile."""
-
-
 _MAX_DOCUMENT_BYTES: Final = 16 * 1024 * 1024
-"""Of a tenant's document: while it is parsed, no other tenant is served."""
+"""Of a tenant's document: while it is parsed, everybody else has less of the processor."""
 
 
 class McpServerConfig(Section):

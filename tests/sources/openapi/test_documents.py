@@ -410,6 +410,16 @@ def test_overrides_change_a_tool_and_nothing_unknown() -> None:
             r"more than \d+,\d+ values",
         ),
         ("a: !!python/object/apply:os.system [ls]", "neither JSON nor YAML"),
+        ("a: " + "[" * 100_000, "levels deep"),
+        ("a:\n" + "- " * 100_000, "levels deep"),
+        ('{"a": ' + '{"a": ' * 100_000, "levels deep"),
+        (
+            "a0: &a0 {"
+            + ", ".join(f"k{n}: v" for n in range(100))
+            + "}\n"
+            + "".join(f"a{n + 1}: &a{n + 1} {{<<: [{', '.join([f'*a{n}'] * 50)}]}}\n" for n in range(3)),
+            "merges have too many keys",
+        ),
     ],
 )
 def test_what_is_no_document_is_refused_with_the_reason(tmp_path: Path, text: str, message: str) -> None:

@@ -44,7 +44,7 @@ def test_metadata_and_odd_addresses_are_never_asked(address: str) -> None:
     "address",
     [
         *("127.0.0.1", "10.1.2.3", "172.16.0.1", "192.168.1.1", "100.64.0.1", "::1", "fd12::1", "::ffff:10.0.0.1"),
-        *("2002:0a00:0001::1", "64:ff9b::7f00:1"),
+        *("2002:0a00:0001::1", "64:ff9b::7f00:1", "fec0::1"),
     ],
 )
 def test_private_addresses_are_asked_only_if_that_is_allowed(address: str) -> None:

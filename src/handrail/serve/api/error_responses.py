@@ -12,6 +12,7 @@ from starlette.responses import Response
 from handrail.core.log import log
 from handrail.core.text import compact_json, encodable
 from handrail.errors import ApprovalError, ConfigError, HandrailError, ProviderError, StoreError, ToolError
+from handrail.serve.tenant_pools import TenantUnusableError
 
 STORE_AWAY: Final = (
     "The database does not answer. Whether the request was recorded is not known: look, and send it again."
@@ -94,6 +95,8 @@ def to_api_error(error: Exception) -> ApiError:
             return ApiError(422, error.code, error.message, retryable=error.retryable)
         case ApprovalError():
             return ApiError(409, error.code, error.message)
+        case TenantUnusableError():
+            return ApiError(503, "unavailable", error.message, retryable=True, headers={"retry-after": "5"})
         case StoreError():
             return ApiError(503, "unavailable", STORE_AWAY, retryable=True, headers={"retry-after": "5"})
         case ConfigError():
@@ -111,7 +114,7 @@ def add_error_handlers(api: FastAPI) -> None:
         return respond_problem(request, to_api_error(error))
 
     async def answer_store_error(request: Request, error: Exception) -> Response:
-        log.error("a request cannot be answered: the database does not answer", exc_info=error)
+        log.error("a request cannot be answered", exc_info=error)
         return respond_problem(request, to_api_error(error))
 
     async def answer_invalid(request: Request, error: Exception) -> Response:
@@ -174,7 +177,7 @@ _DESCRIPTIONS: Final = {
     422: "A value is missing or wrong (`invalid_arguments`, `config_error`).",
     429: "Too many requests with this key (`rate_limited`); `Retry-After` says when.",
     502: "The model's provider failed; the code says how (`unavailable`, `rate_limit`, `refusal`).",
-    503: "The database does not answer, or the request took too long (`unavailable`).",
+    503: "The database does not answer, a tenant cannot be used, or the request took too long (`unavailable`).",
 }
 EVERY_ROUTE: Final = (401, 403, 408, 413, 422, 429, 503)
 """The statuses that every route with a key may have."""

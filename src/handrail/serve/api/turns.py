@@ -199,6 +199,11 @@ class Conversations:
                 default_customer=default_customer,
             )
 
+    @property
+    def tenants(self) -> set[str | None]:
+        """The tenants whose turns are running."""
+        return {turn.session.conversation.tenant_id for turn in self._running.values()}
+
     @contextmanager
     def _admit(self, tenant_id: str | None) -> Generator[None]:
         """Count a turn that is being started, or raise `ApiError` if there are too many."""
@@ -209,7 +214,7 @@ class Conversations:
         if len(every) >= limits.max_turns:
             text = f"{limits.max_turns} turns are running in this replica. Send it again."
             raise ApiError(503, "unavailable", text, retryable=True, headers=after)
-        if every.count(tenant_id) >= limits.max_turns_per_tenant:
+        if tenant_id is not None and every.count(tenant_id) >= limits.max_turns_per_tenant:
             text = f"{limits.max_turns_per_tenant} turns of this tenant are running in this replica. Send it again."
             raise ApiError(429, "rate_limited", text, retryable=True, headers=after)
         self._starting.append(tenant_id)

@@ -14,6 +14,7 @@ import mcp_types as types
 from mcp import MCPError
 from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel import NotificationOptions, Server
+from mcp.server.models import InitializationOptions
 from mcp.server.session import ServerSession
 from mcp.server.stdio import stdio_server
 from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler, ToolsListChanged
@@ -69,6 +70,16 @@ class _Listeners:
         """How many there are."""
 
 
+class _ToolServer(Server[Any]):
+    """A server that says that its tools may change, over every transport."""
+
+    def create_initialization_options(
+        self, notification_options: NotificationOptions | None = None, *args: Any, **options: Any
+    ) -> InitializationOptions:
+        told = notification_options or NotificationOptions(tools_changed=True)
+        return super().create_initialization_options(told, *args, **options)
+
+
 class McpEndpoint:
     """Answers the requests of MCP clients from one executor."""
 
@@ -109,7 +120,7 @@ class McpEndpoint:
         self._notifications: set[asyncio.Task[None]] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         """The loop that serves the clients, once there is one."""
-        self.server: Server[Any] = Server(
+        self.server: Server[Any] = _ToolServer(
             name,
             version=__version__,
             instructions=instructions,
@@ -440,8 +451,7 @@ async def serve(endpoint: McpEndpoint, *, transport: Literal["stdio", "http"], h
     server = endpoint.server
     if transport == "stdio":
         async with stdio_server() as (received, sending):
-            options = server.create_initialization_options(NotificationOptions(tools_changed=True))
-            await server.run(received, sending, options)
+            await server.run(received, sending, server.create_initialization_options())
         return
     if transport != "http":  # pyright: ignore[reportUnnecessaryComparison]
         raise ConfigError(f"transport must be 'stdio' or 'http', got {transport!r}.")

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from msgspec import Struct
 
@@ -170,13 +170,11 @@ class McpServer:
         if isinstance(self.command, str) or (self.command is not None and not self.command):
             raise ConfigError(f"command must be a list such as ['npx', 'server'], got {self.command!r}.")
         if self.url is not None:
-            parts = urlsplit(self.url)
-            if parts.scheme not in ("http", "https") or not parts.hostname:
-                raise ConfigError(f"url must be an http or https URL, got one with scheme {parts.scheme!r}.")
+            parts = _split_url(self.url)
             if parts.username or parts.password:
                 raise ConfigError("url must not hold a name or password; use bearer= or headers=.")
             has_credentials = self.bearer is not None or bool(self.headers) or self.auth is not None
-            if parts.scheme == "http" and has_credentials and not is_private_host(parts.hostname):
+            if parts.scheme == "http" and has_credentials and not is_private_host(parts.hostname or ""):
                 raise ConfigError(
                     f"url must be https where credentials are sent: http://{parts.hostname} is public, and anybody on "
                     "the way could read bearer, headers or auth."
@@ -203,13 +201,28 @@ class McpServer:
         return opened
 
 
+def _split_url(url: str) -> SplitResult:
+    if not url.isprintable() or " " in url:  # `urlsplit` would leave some of them out.
+        raise ConfigError("url must not have spaces or control characters.")
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError as error:
+        raise ConfigError(f"url is not valid: {error}.") from error
+    if parts.scheme not in ("http", "https"):
+        raise ConfigError(f"url must be an http or https URL, got one with scheme {parts.scheme!r}.")
+    if not parts.hostname:
+        raise ConfigError("url must have a host, as in https://crm.example/mcp.")
+    return parts
+
+
 def is_private_host(host: str) -> bool:
     """Whether a host is this machine or one of a private network, by its address or its name."""
     name = host.rstrip(".").lower()
     try:
         return not ipaddress.ip_address(name).is_global
     except ValueError:
-        with suppress(OSError, UnicodeError):  # A resolver takes `127.1` and `0x7f.1` for addresses, too.
+        with suppress(OSError, ValueError):  # A resolver takes `127.1` and `0x7f.1` for addresses, too.
             return not ipaddress.ip_address(socket.inet_aton(name)).is_global
         return "." not in name or name.endswith((".localhost", ".local", ".internal", ".lan", ".home.arpa"))
 

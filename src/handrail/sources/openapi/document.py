@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypedDict, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypedDict, cast
 from urllib.parse import unquote, urldefrag, urljoin, urlsplit
 
 import msgspec
@@ -230,20 +230,38 @@ def parse(data: bytes, where: str) -> tuple[Any, bool]:
                 raise SourceError(f"{where} is not JSON: {shorten(str(error), 200)}.") from error
     # Aliases may repeat parts of it, but not without measure.
     limit = min(_MAX_NODES, 100_000 + 10 * len(data))
-    return as_json(_parse_yaml(data, where), where, max_nodes=limit), True
+    return as_json(_parse_yaml(data, where, max_nodes=limit), where, max_nodes=limit), True
 
 
-def _parse_yaml(data: bytes, where: str) -> Any:
+def _parse_yaml(data: bytes, where: str, *, max_nodes: int) -> Any:
     try:
         import yaml  # noqa: PLC0415  # optional
     except ImportError as error:
         raise MissingExtraError("pyyaml", extra="openapi") from error
     try:
-        return yaml.load(data, Loader=_yaml_loader())
+        _check_depth(yaml, data, where)
+        loader = _yaml_loader()(data)
+        loader.merges_left = max_nodes
+        try:
+            return loader.get_single_data()
+        finally:
+            loader.dispose()
     except yaml.YAMLError as error:
         raise SourceError(f"{where} is neither JSON nor YAML: {shorten(str(error), 300)}.") from error
     except (ValueError, RecursionError) as error:
         raise SourceError(f"{where} cannot be read as YAML: {shorten(str(error), 200)}.") from error
+
+
+def _check_depth(yaml: Any, data: bytes, where: str) -> None:
+    """Refuse what is nested too deeply before libyaml loads it: it recurses in C, and would end the process."""
+    depth = 0
+    for event in yaml.parse(data, Loader=_yaml_loader()):
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+        if depth > _MAX_DEPTH:
+            raise SourceError(f"{where} is nested more than {_MAX_DEPTH} levels deep.")
 
 
 @cache
@@ -252,7 +270,20 @@ def _yaml_loader() -> Any:
     import yaml  # noqa: PLC0415  # optional
 
     parent: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    loader: Any = type("Loader", (parent,), {"yaml_implicit_resolvers": {}})
+
+    class Loader(parent):
+        yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {}
+        merges_left = 0
+        """How many keys may still be merged into others: a few lines of `<<` can ask for billions."""
+
+        def flatten_mapping(self, node: Any) -> None:
+            constructor: Any = super()
+            constructor.flatten_mapping(node)
+            self.merges_left -= len(node.value)
+            if self.merges_left < 0:
+                raise yaml.constructor.ConstructorError(None, None, "its merges have too many keys", node.start_mark)
+
+    loader: Any = Loader
     for tag, pattern, first in (
         ("null", r"~|null|", ["~", "n", ""]),
         ("bool", r"true|false", list("tf")),

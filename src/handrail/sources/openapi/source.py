@@ -3,8 +3,10 @@
 import asyncio
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
-from typing import Any, Final, Self, TypeVar, cast
+from typing import Any, Final, ParamSpec, Self, TypeVar, cast
 from urllib.parse import urljoin, urlsplit
 
 from handrail.core.secrets import Reference
@@ -30,8 +32,13 @@ from handrail.sources.openapi.operations import Operation, OperationCompiler
 from handrail.sources.openapi.pagination import Pagination
 from handrail.sources.source import SkippedTool, SourceStatus
 
+_PARSERS: Final = ThreadPoolExecutor(max_workers=4, thread_name_prefix="handrail-documents")
+"""A large document takes minutes; meanwhile other things are done in threads, too."""
 _OPTIONS: Final = NamedToolOptions.__annotations__.keys() - {"source", "metadata", "inline"}
 """What an override may say of a tool."""
+
+P = ParamSpec("P")
+ValueT = TypeVar("ValueT")
 
 
 class OpenApi:
@@ -138,7 +145,7 @@ class OpenApi:
         if self._tools is None:
             if _is_url(self._source):
                 documents = await self._fetch(cast(str, self._source))
-                await asyncio.to_thread(self._build, documents)  # Thousands of schemas are compiled here.
+                await _run_in_thread(self._build, documents)  # Thousands of schemas are compiled here.
             else:
                 await asyncio.to_thread(self.tools)
         return self
@@ -169,10 +176,10 @@ class OpenApi:
         try:
             async with asyncio.timeout(self._timeout):
                 data, address = await self._read(client, url)
-                documents = await asyncio.to_thread(open_document, address, data, where=url)
+                documents = await _run_in_thread(open_document, address, data, where=url)
                 while (other := documents.next_unread()) is not None:
                     try:
-                        await asyncio.to_thread(documents.add, other, (await self._read(client, other))[0])
+                        await _run_in_thread(documents.add, other, (await self._read(client, other))[0])
                     except SourceError as error:
                         documents.add_failure(other, str(error))
         except TimeoutError as error:
@@ -339,6 +346,10 @@ class _OpenDocument:
         await self._source.aclose()
 
 
+async def _run_in_thread(function: Callable[P, ValueT], *args: P.args, **options: P.kwargs) -> ValueT:
+    return await asyncio.get_running_loop().run_in_executor(_PARSERS, partial(function, *args, **options))
+
+
 def _is_url(source: object) -> bool:
     return isinstance(source, str) and re.match(r"https?://", source, re.IGNORECASE) is not None
 
@@ -407,9 +418,6 @@ def _check_pages(entry: OperationEntry, operation: Operation, pagination: Pagina
     if pagination.parameter is not None and pagination.parameter not in queries:
         listed = ", ".join(queries) or "none"
         raise ConfigError(f"paginate: {name!r} has no query parameter {pagination.parameter!r}; it has {listed}.")
-
-
-ValueT = TypeVar("ValueT")
 
 
 def _match(by_selector: Mapping[str, ValueT], entries: list[OperationEntry], option: str) -> dict[int, list[ValueT]]:
