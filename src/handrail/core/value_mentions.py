@@ -40,6 +40,7 @@ _CURRENCIES: Final[Mapping[str, frozenset[str]]] = {
         *((code, code) for code in _CODES.split()),
         ("eur", "eur euro euros €"), ("usd", "usd"), ("gbp", "gbp pound pounds £"), ("jpy", "jpy yen 円"),
         ("usd aud cad nzd sgd hkd", "dollar dollars $"), ("cny", "cny yuan 元"), ("jpy cny", "¥"),
+        ("rub", "₽"), ("inr", "₹"), ("krw", "₩"), ("uah", "₴"),
     )
     for name in names.split()
 }  # fmt: skip
@@ -155,6 +156,8 @@ def _scale(readings: Iterator[str], after: str, *, is_strict: bool = False) -> s
     """The numbers that some digits can be, with the word for thousands or millions that may follow them."""
     numbers = {number for reading in readings if (number := to_decimal(reading)) is not None}
     scale = after.lstrip()[:8].casefold()
+    if after[:1] in ("к", "К"):  # The Russian k; after a space it is a preposition.
+        scale = f"k{scale[1:]}"
     word = next((word for word in _SCALES if re.match(rf"{word}\b", scale)), None)
     if word is None:
         return numbers
@@ -188,6 +191,8 @@ def _find_currencies(text: str) -> Iterator[frozenset[str]]:
     for name in [*split_words(text), *unicodedata.normalize("NFKC", text)]:
         if (codes := _CURRENCIES.get(name)) is not None:
             yield codes
+        elif len(name) == 1 and unicodedata.category(name) == "Sc":  # A sign of another currency stands for itself.
+            yield frozenset((name,))
 
 
 def is_number_word(word: str) -> bool:
@@ -203,6 +208,9 @@ def _read_digits(digits: str) -> Iterator[str]:
         return
     if _GROUPED.compiled.fullmatch(digits):
         yield plain
+    if digits.count(digits[last]) > 1:  # No number has two decimal marks: they separate groups, as in 5,00,000.
+        yield plain
+        return
     yield f"{re.sub(r'[.,]', '', digits[:last])}.{digits[last + 1 :]}"
 
 
