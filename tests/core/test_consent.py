@@ -89,6 +89,14 @@ def test_a_number_with_three_decimals_is_the_same_number_if_it_is_written_like_t
     assert read_answer("yes, 1,500", shown="pay (amount: 1.5)") == "unclear"
 
 
+def test_numbers_in_another_order_are_what_somebody_else_was_shown() -> None:
+    shown = "transfer (from account: 7001; to account: 7002; amount: 500)"
+    assert read_answer("yes, 500 from 7001 to 7002", shown=shown) == "unclear"
+    assert read_answer("yes, from 7002 to 7001", shown=shown) == "unclear"
+    assert read_answer("yes, 500, from 7001", shown=shown) == "unclear"
+    assert read_answer("yes, from 7001 to 7002, the amount is 500, yes, 500", shown=shown) == "yes"
+
+
 @pytest.mark.parametrize(
     ("shown", "text", "answer"),
     [

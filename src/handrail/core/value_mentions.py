@@ -166,16 +166,22 @@ def _scale(readings: Iterator[str], after: str, *, is_strict: bool = False) -> s
 
 
 def repeats_numbers(text: str, shown: str) -> bool:
-    """Whether every number of a text is also a number of what was shown. Of `1,500` only 1500 counts, unless it is
-    written in the same way there: to be asked again is better than to agree to a thousandth."""
-    known = set[Decimal]().union(*find_numbers(shown))
+    """Whether every number of a text is also a number of what was shown, in the same order: who says "from 2 to 1" does
+    not agree to "from 1 to 2". Of `1,500` only 1500 counts, unless it is written in the same way there: to be asked
+    again is better than to agree to a thousandth."""
+    numbers = find_numbers(shown)
+    known = set[Decimal]().union(*numbers)
+    place = 0
     written = set(_NUMBER.compiled.findall(unicodedata.normalize("NFKC", shown)))
     plain = unicodedata.normalize("NFKC", _GROUPING.compiled.sub("", text))
     for match in _NUMBER.compiled.finditer(plain):
         digits, after = match[0], plain[match.end() :]
         is_grouped = digits not in written and digits[0] != "0" and _GROUPED.compiled.fullmatch(digits) is not None
         readings = iter([re.sub(r"[.,]", "", digits)]) if is_grouped else _read_digits(digits)
-        if not _scale(readings, after, is_strict=True) & known:
+        found = _scale(readings, after, is_strict=True)
+        while place < len(numbers) and not found & numbers[place]:
+            place += 1
+        if place == len(numbers):
             return False
     return all(number in known for number in _find_spelled_numbers(split_words(text)))
 
