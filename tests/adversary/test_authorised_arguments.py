@@ -161,7 +161,7 @@ async def test_nobody_is_told_of_changes_if_the_approver_passes_the_arguments_as
     executor = Executor([bank.pay], policy=ASK_OPERATOR, **kept)
     asked = await executor.run(pay(), at())
     await approve(executor, asked, amount=500, invoice="R-1")
-    await approve(executor, asked, amount=500, invoice="R-1")  # It was sent twice.
+    await approve(executor, asked, amount=500.0, invoice="R-1")  # It was sent twice, once by a browser.
 
     assert (await executor.run(pay(), at())).for_model() == "Paid 500 for R-1."
     assert bank.paid == [("R-1", 500)]

@@ -96,3 +96,22 @@ async def test_the_value_of_a_secret_that_the_context_brings_is_not_logged_eithe
 
     assert "cannot sign in with" in caplog.text
     assert theirs not in caplog.text
+
+
+async def test_the_secrets_of_many_callers_take_no_value_of_the_process_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("handrail.core.redact._callers_values", {})  # Every text of later tests would be searched.
+
+    @tool(read_only=True)
+    async def sign_in(context: ToolContext[Any]) -> int:
+        """Read a secret."""
+        return len(context.secrets["phrase"])
+
+    executor = Executor([sign_in], secrets={"phrase": lambda: "a phrase of the process"})
+    assert (await executor.run(call("sign_in"), CONTEXT)).ok
+    theirs = Executor([sign_in])
+    for number in range(1_200):
+        context = ToolContext(session_id=f"s-{number}", secrets={"phrase": f"a phrase of caller {number}"})
+        assert (await theirs.run(call("sign_in"), context)).ok
+
+    shown = Redactor().text("with a phrase of the process, and a phrase of caller 1199")
+    assert shown == "with [redacted], and [redacted]"

@@ -73,6 +73,16 @@ def outcome(where: dict[str, Any], arguments: dict[str, Any]) -> str:
         # Whoever backtracks never ends here.
         ({"search": "(a+)+$"}, "a" * 60 + "!", "no"),
         ({"matches": "(.*)*x"}, "a" * 1_000, "no"),
+        # Other engines take these for the sides of a word.
+        ({"search": r"\<script\>"}, "<script>", "holds"),
+        ({"search": r"\<script\>"}, "script", "no"),
+        ({"search": r"\<b$"}, "<b\n", "holds"),
+        ({"matches": r"[\[\]&\-~|]{2,}"}, "[]&-~|", "holds"),
+        ({"matches": ""}, "", "holds"),
+        # Linear is long, too, if each of many characters is compared with each of many.
+        pytest.param({"search": "((a{0,100}){0,100}){0,10}x"}, "a" * 100_000, "doubt", id="too many steps"),
+        pytest.param({"search": "[^x]*[^x]*[^x]{4000}x"}, "ab" * 50_000, "doubt", id="too many repetitions"),
+        pytest.param({"search": r"(\d{4} ?){4}x"}, "1234 " * 200_000, "no", id="few repetitions"),
         ({"matches": "a+"}, 7, "doubt"),
         ({"matches": "a+"}, None, "doubt"),
         # Ranges: numbers, and texts of numbers.
@@ -264,6 +274,18 @@ def test_a_number_is_above_or_at_most(value: int, limit: float) -> None:
         ({"a": {"search": "(?=a)b"}}, "no look-around"),
         ({"a": {"matches": r"(a)\1"}}, "no back-references"),
         ({"a": {"matches": "(a{1000}){1000}"}}, "no huge repetition"),
+        ({"a": {"matches": "a{99999999999999}"}}, "no huge repetition"),
+        ({"a": {"matches": "(" * 5_000 + ")" * 5_000}}, "no huge repetition"),
+        ({"a": {"matches": "a)(b"}}, "unbalanced parenthesis"),
+        pytest.param({"a": {"matches": "[" * 100_000}}, "regular expression", id="sets without an end"),
+        *(
+            ({"a": {"search": pattern}}, "has more than one meaning")
+            for pattern in ("[[:digit:]]{16}", "[a-z&&[^b]]", "[%--]", "[~~]", "[a||b]", r"\b{start}", "a*+a", "a{2}+a")
+        ),
+        *(
+            ({"a": {"search": pattern}}, "has more than one meaning")
+            for pattern in ("a{ 2 }", "(?x) a # b", "(?#[)(]a)")
+        ),
         ({"a": {"one_of": "abc"}}, "list"),
         ({"a": {"one_of": 5}}, "list"),
         ({"a": {"under": ""}}, "path of a directory"),

@@ -73,6 +73,9 @@ def test_a_yes_repeats_what_was_shown_and_says_nothing_else(text: str, answer: s
         ("yes, 0.5k", "yes"),
         ("yes, 500.00", "yes"),
         ("yes, 500,00", "yes"),
+        ("yes, 5,00,000", "unclear"),
+        ("да, 500к", "unclear"),
+        ("да, 500 К.", "yes"),
     ],
 )
 def test_a_number_that_can_be_a_thousand_times_as_much_is_another_one(text: str, answer: str) -> None:
@@ -84,6 +87,14 @@ def test_a_number_with_three_decimals_is_the_same_number_if_it_is_written_like_t
     assert read_answer("yes, 0,125", shown="book (share: 0.125)") == "yes"
     assert read_answer("yes, 1,500", shown="pay (amount: 1500)") == "yes"
     assert read_answer("yes, 1,500", shown="pay (amount: 1.5)") == "unclear"
+
+
+def test_numbers_in_another_order_are_what_somebody_else_was_shown() -> None:
+    shown = "transfer (from account: 7001; to account: 7002; amount: 500)"
+    assert read_answer("yes, 500 from 7001 to 7002", shown=shown) == "unclear"
+    assert read_answer("yes, from 7002 to 7001", shown=shown) == "unclear"
+    assert read_answer("yes, 500, from 7001", shown=shown) == "unclear"
+    assert read_answer("yes, from 7001 to 7002, the amount is 500, yes, 500", shown=shown) == "yes"
 
 
 @pytest.mark.parametrize(
@@ -98,6 +109,10 @@ def test_a_number_with_three_decimals_is_the_same_number_if_it_is_written_like_t
         ("amount: 500; currency: AUD", "yes, 500 dollars", "yes"),
         ("amount: 500; currency: USD", "yes, 500 AUD", "unclear"),
         ("amount: 500; currency: JPY", "yes, \uffe5500", "yes"),
+        ("amount: 500; currency: RUB", "да, 500 ₽", "yes"),
+        ("amount: 500; currency: EUR", "да, 500 ₽", "unclear"),
+        ("amount: 500; currency: EUR", "yes, 500 ₺", "unclear"),
+        ("amount: ₺500; fee: 2 EUR", "yes, 500 ₺", "yes"),
         ("amount: 500", "yes, 500 dollars", "yes"),
     ],
 )
@@ -105,10 +120,30 @@ def test_another_currency_than_the_one_that_was_shown_is_no_yes(shown: str, text
     assert read_answer(text, shown=f"transfer ({shown})") == answer
 
 
-@pytest.mark.parametrize("sign", "❓⁉👎❌✖🚫⛔🛑✋🙅")
+@pytest.mark.parametrize("sign", "❓⁉¿؟👎❌❎✕✖☒🚫⛔🛑✋🤚🙅🤔🤷")
 def test_signs_of_a_question_or_a_refusal_make_a_yes_unclear(sign: str) -> None:
     assert read_answer(f"yes {sign}", shown=SHOWN) == "unclear"
     assert read_answer("yes 👍🙂", shown=SHOWN) == "yes"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "are you sure",
+        "you sure",
+        "is that correct",
+        "am I right",
+        "shall I confirm",
+        "do you confirm",
+        "Sind Sie sicher",
+        "ist das richtig",
+        "est-ce correct",
+        "klopt dat",
+    ],
+)
+def test_a_question_without_its_mark_is_no_yes(text: str) -> None:
+    assert read_answer(text, shown=SHOWN) == "unclear"
+    assert read_answer("do it, that is correct, sure", shown=SHOWN) == "yes"
 
 
 def test_the_words_of_the_action_are_no_refusal_but_a_refusal_is() -> None:

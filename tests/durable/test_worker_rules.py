@@ -9,7 +9,7 @@ from msgspec import structs
 from handrail import ConfigError, Executor, Policy, Rule, ToolContext, ToolError, tool
 from handrail.authorize import MemoryApprovals
 from handrail.core import CallCancelled
-from handrail.execute import CircuitBreaker, Entry, Limits, MemoryWork, Timeouts, Worker
+from handrail.execute import CircuitBreaker, Entry, Limits, MemoryWork, Timeouts, Worker, WorkItem
 from handrail.execute.stored_calls import build_work_id
 from tests.execute.helpers import ALLOWED, Book, Heard, Held, at, call, code_of, quiet
 from tests.warped import warped
@@ -440,3 +440,33 @@ async def test_a_call_that_is_tried_again_has_no_result_to_tell() -> None:
     told = await read_result(("s-1", "c-1"))
     assert told is not None
     assert told.output == "paid"
+
+
+@pytest.mark.parametrize("found", ["another ledger", "nothing", "nothing at all"])
+@warped
+async def test_a_call_runs_in_no_executor_that_does_not_share_the_ledger_of_the_worker(found: str) -> None:
+    desk = Desk()
+    await desk.submit()
+    another = Executor([desk.pay], policy=ALLOWED, ledger=Book(), work=MemoryWork())
+
+    async def find(item: WorkItem) -> Any:
+        return {"another ledger": another, "nothing": Executor(policy=ALLOWED), "nothing at all": None}[found]
+
+    assert await Worker(desk.executor, find_executor=find).handle(ID) is not None
+    assert (desk.contexts, (await desk.row())[0]) == ([], "queued")
+
+
+@warped
+async def test_a_worker_runs_a_call_under_the_rules_of_the_executor_that_is_found_for_it() -> None:
+    desk = Desk()
+    await desk.submit()
+    stopped = desk.executor.with_tools([desk.pay], policy=Policy([Rule.deny("pay")]))
+
+    async def find(item: WorkItem) -> Executor:
+        return stopped
+
+    assert await Worker(desk.executor, find_executor=find).handle(ID) is None
+    assert desk.contexts == []
+    state, _, recorded = await desk.row()
+    assert state == "done"
+    assert "permission_denied" in str(recorded)

@@ -272,6 +272,22 @@ async def test_a_claim_whose_approval_is_gone_does_not_hide_what_an_approver_mad
     assert recalled.by_sent_key.call_id == "c-1"
 
 
+async def test_a_claim_whose_approval_is_gone_does_not_hide_a_call_that_was_made_meanwhile() -> None:
+    class Gone(MemoryApprovals):
+        async def consume(self, token: str, *, now: float, call_id: str | None = None) -> bool:
+            await done(ledger, an_entry("c-3", key="changed meanwhile", sent_key="sent"))
+            return False
+
+    ledger, approval = MemoryLedger(), cast(Any, type("Token", (), {"token": "t-1"}))
+    await done(ledger, an_entry("c-1", key="changed", sent_key="sent"))
+    again = an_entry("c-2", key="changed otherwise", sent_key="sent")
+    assert not await ledger.claim(again, approval=approval, approvals=Gone())
+
+    recalled = await ledger.recall(session_id="s-1", call_id="c-4", key="sent")
+    assert recalled.by_sent_key is not None
+    assert recalled.by_sent_key.call_id == "c-3"
+
+
 async def test_only_its_owner_settles_a_call_and_only_once() -> None:
     ledger = MemoryLedger()
     entry = await done(ledger, an_entry())

@@ -178,6 +178,22 @@ async def test_a_replaced_policy_decides_in_snapshots_too_and_in_no_executor_of_
     assert heard == ["changed", "changed"]  # By the new tools and the new policy, once each.
 
 
+async def test_each_policy_decides_about_the_calls_of_a_fallback_in_the_executor_that_it_was_given_to() -> None:
+    async def answer(call: ToolCall, context: ToolContext[Any]) -> str:
+        return "done"
+
+    async def run(executor: Executor, id: str) -> Any:
+        result = await executor.run(ToolCall(id=id, name="made_up"), CONTEXT)
+        return result.output if result.error is None else result.error.code
+
+    old = Executor([make("act", "done")], policy=ALLOW, fallback=answer)
+    stopped, kept = old.register("more", make("x", "more")), old.register("other", make("x", "other"))
+    stopped.replace_policy(Policy([Rule.deny("*", reason="Stop.")]))
+    assert [await run(stopped, "c-1"), await run(old, "c-2")] == ["permission_denied", "done"]
+    old.replace_policy(Policy([Rule.deny("*", reason="Stop.")]))
+    assert [await run(old, "c-3"), await run(kept, "c-4")] == ["permission_denied", "done"]
+
+
 async def test_an_emergency_stop_reaches_a_turn_that_runs() -> None:
     paid: list[str] = []
 

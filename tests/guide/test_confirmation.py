@@ -309,7 +309,9 @@ async def test_two_arguments_that_are_called_the_same_are_both_read_back() -> No
     assert "(to account: DE11; to account (beneficiary): CH22)" in asked.text
 
 
-@pytest.mark.parametrize("hidden", ["\u202e", "\u2066", "\u2060", "\ufeff", "\U000e0041"])
+@pytest.mark.parametrize(
+    "hidden", ["\u202e", "\u2066", "\u2060", "\ufeff", "\U000e0041", "\u3164", "\u2800", "\u00ad", "\u200b"]
+)
 async def test_no_value_changes_how_the_rest_of_a_read_back_is_shown(hidden: str) -> None:
     name = f"Sophie{hidden}reversed"
     judge = scripted([plan(["g1"], needs("transfer_money", {"recipient_name": name, "amount": 500}))], ["Shall I?"])

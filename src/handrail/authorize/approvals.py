@@ -13,7 +13,7 @@ from handrail.core.events import ApprovalDecided, ApprovalRequested, ApprovalUse
 from handrail.core.lazy_loading import LazyModule
 from handrail.core.log import log
 from handrail.core.redact import HIDDEN, Redactor
-from handrail.core.text import canonical_json
+from handrail.core.text import canonical_json, is_same_json
 from handrail.core.values import Approval
 from handrail.errors import ApprovalError, ConfigError
 
@@ -303,7 +303,7 @@ def decide_approval(
         raise ApprovalError("This is for the customer of this conversation to decide, and for nobody else.")
     if arguments is not None and _has_redaction_mark(arguments):
         raise ApprovalError(f"arguments must not contain {HIDDEN!r}: it stands for a value that was redacted.")
-    if arguments is not None and _is_same_json(arguments, approval.arguments):
+    if arguments is not None and _has_same_values(arguments, approval.arguments):
         arguments = None  # Nothing is changed, and nobody is told that something was.
     if state == ("approved" if approval.state == "used" else approval.state):
         if arguments == approval.changed_arguments:
@@ -316,9 +316,9 @@ def decide_approval(
     return structs.replace(approval, state=state, who=who, reason=reason, changed_arguments=arguments, decided_at=now)
 
 
-def _is_same_json(arguments: Mapping[str, Any], others: Mapping[str, Any]) -> bool:
-    try:
-        return canonical_json(dict(arguments)) == canonical_json(dict(others))
+def _has_same_values(arguments: Mapping[str, Any], others: Mapping[str, Any]) -> bool:
+    try:  # Numbers by value: a browser sends 500 for 500.0.
+        return is_same_json(canonical_json(dict(arguments)), canonical_json(dict(others)))
     except (TypeError, ValueError):  # Whoever runs the call says what is wrong with them.
         return False
 

@@ -80,11 +80,10 @@ def _build_pattern_test(operator: str, *, is_whole: bool) -> Callable[[Any], Tes
         if not isinstance(pattern, str):
             raise ConfigError(f"{operator} must be a regular expression, got {pattern!r}.")
         try:
-            re.compile(pattern)
             has_match = _compile_pattern(pattern, is_whole=is_whole)
         except re.error as error:
-            raise ConfigError(f"{operator} must be a regular expression, got {pattern!r}: {error}.") from error
-        except SchemaError as error:
+            raise ConfigError(f"{operator} must be a regular expression, got {pattern!r:.200}: {error}.") from error
+        except (SchemaError, OverflowError, RecursionError, ValueError) as error:
             raise ConfigError(
                 f"{operator} must be a regular expression that can be matched in linear time (no look-around, no "
                 f"back-references, no huge repetition), got {pattern!r:.200}."
@@ -97,12 +96,15 @@ def _build_pattern_test(operator: str, *, is_whole: bool) -> Callable[[Any], Tes
 def _compile_pattern(pattern: str, *, is_whole: bool) -> Callable[[str], bool | None]:
     """A pattern for the engine without backtracking: rules may be those of a tenant, the text is a model's, and
     `(a+)+$` would hold up every call of the process."""
-    has_end = _END.search(pattern) is not None
-    text = _END.sub(r"\1\\z", pattern)
+    text, repeated = _translate_pattern(pattern)
+    re.compile(pattern)  # Only what Python can read, too: this engine has more.
+    has_end = r"\Z" in _TOKEN.findall(pattern)
     text = rf"(?s)\A(?:{text})\z" if is_whole else f"(?s){text}"
     compiled = SchemaValidator(core_schema.str_schema(pattern=text, regex_engine="rust-regex"))
 
     def has_match(value: str) -> bool | None:
+        if repeated * len(value) > _MAX_STEPS:
+            return None
         if compiled.isinstance_python(value):
             return True
         if not value.isascii() and encodable(value) != value:
@@ -113,8 +115,46 @@ def _compile_pattern(pattern: str, *, is_whole: bool) -> Callable[[str], bool | 
     return has_match
 
 
-_END: Final = re.compile(r"(?<!\\)((?:\\\\)*)\\Z")
-"""Python's name for the end of a text."""
+_MAX_STEPS: Final = 100_000_000
+"""Characters of a text, times those that `{…}` adds to an expression: at worst each is compared with each, which takes
+2 seconds."""
+_TOKEN: Final = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]?|\{[\d,\s]*\}|\(\?(?:#|[a-z-]+[:)])|.", re.DOTALL)
+"""A part of an expression: an escape, a set, how often something is repeated, flags, a character."""
+_SET_OPERATORS: Final = re.compile(r"\[|&&|--|~~|\|\|")
+
+
+def _translate_pattern(pattern: str) -> tuple[str, int]:
+    """A pattern of Python for the other engine, and by how much it grows when each `{…}` is written out.
+
+    Raises `re.error` for what the two read in different ways.
+    """
+    tokens = _TOKEN.findall(pattern)
+    translated: list[str] = []
+    sizes, last, written = [0], 0, 0  # Of the groups that are open, of what was read last, and of all that is there.
+    for token, following in zip(tokens, [*tokens[1:], ""], strict=False):
+        is_repetition = token in ("*", "+", "?") or (token[0] == "{" and len(token) > 1)
+        if (
+            (token in (r"\b", r"\B") and following == "{")
+            or (is_repetition and (following == "+" or any(map(str.isspace, token))))
+            or (token[:2] == "(?" and ("#" in token or "x" in token))
+            or (token[0] == "[" and _SET_OPERATORS.search(re.sub(r"\\.", "a", token[1:], flags=re.DOTALL)))
+        ):
+            raise re.error(f"{token + following:.20} has more than one meaning; escape it or write it in another way")
+        translated.append({r"\Z": r"\z", r"\<": "<", r"\>": ">"}.get(token, token))
+        if is_repetition:
+            times = max(map(int, re.findall(r"\d+", token)), default=1)
+            sizes[-1] += last * max(times - 1, 0)
+            last *= max(times, 1)
+        elif token[0] == "(" and token[-1] != ")":
+            sizes.append(0)
+        elif token == ")":
+            last = sizes.pop() if len(sizes) > 1 else 0
+            sizes[-1] += last
+        else:
+            last = 1
+            sizes[-1] += 1
+            written += 1
+    return "".join(translated), sizes[0] - written
 
 
 def _build_one_of(values: Any) -> Test:

@@ -18,9 +18,11 @@ _Kind: TypeAlias = Literal["filler", "yes", "limit", "no"]
 _KINDS: Final[tuple[_Kind, ...]] = ("filler", "yes", "limit", "no")
 """A phrase that is listed twice is the later of these: in doubt it restricts."""
 _DOUBT: Final = re.compile(
-    "[?\uff1f\u2047-\u2049\u2753\u2754\u274c\u2716-\u2718\u26d4\u270b\U0001f44e\U0001f6ab\U0001f6d1\U0001f645]"
+    "[?\xbf\u061f\uff1f\u2047-\u2049\u2753\u2754\u2612\u274c\u274e\u2715-\u2718\u26d4\u270b\U0001f44e\U0001f595"
+    "\U0001f6ab\U0001f6d1\U0001f645\U0001f914\U0001f91a\U0001f937]"
 )
-"""Question marks, and signs of a refusal (a cross, a thumb down, a stop sign), whatever the words are."""
+"""Question marks, and signs of a refusal or of doubt (a cross, a thumb down, a stop sign, a shrug), whatever the words
+are."""
 
 
 def read_answer(
@@ -44,13 +46,19 @@ def read_answer(
         again = frozenset(split_words(load_locale(locale)["consent.again"])) if repeats else frozenset[str]()
         kinds = list(_classify_words(words, _build_vocabulary(locale), shown_words | again, action_words | again))
         answer = _decide(kinds)
-        if answer == "yes" and is_other:
+        if answer == "yes" and (is_other or _begins_question(words, locale)):
             answer = "unclear"
         # Of two languages that know as many words, the one that restricts more counts.
         rank = (len(kinds) - kinds.count(None), {"yes": 0, "unclear": 1, "no": 2}[answer])
         if best is None or rank > best[:2]:
             best = (*rank, answer)
     return best[2] if best is not None else "unclear"
+
+
+def _begins_question(words: Sequence[str], locale: str) -> bool:
+    """Whether a message begins as a question does, which many people end without its mark."""
+    questions = map(split_words, load_locale(locale)["consent.question"].split("|"))
+    return any(question and words[: len(question)] == question for question in questions)
 
 
 def _decide(kinds: Sequence[_Kind | None]) -> Answer:

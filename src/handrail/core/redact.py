@@ -76,16 +76,19 @@ _MAX_ARGUMENT_CHARS = 100_000
 _MIN_VALUE_CHARS = 6
 """Shorter secrets are not looked for: they would hide ordinary text."""
 _MAX_VALUES = 1_000
-_secret_values: dict[str, None] = {}
+_own_values: dict[str, None] = {}
 """Values that every redactor of the process hides: listeners and stores have redactors of their own."""
+_callers_values: dict[str, None] = {}
+"""Those that callers have brought. However many there are, no value of the process is forgotten for them."""
 
 
-def hide_value(value: str) -> None:
+def hide_value(value: str, *, is_callers: bool = False) -> None:
     """Hide a secret's value in everything that this process writes from now on."""
-    if len(value) >= _MIN_VALUE_CHARS and value not in _secret_values:
-        _secret_values[value] = None
-        while len(_secret_values) > _MAX_VALUES:
-            del _secret_values[next(iter(_secret_values))]
+    values = _callers_values if is_callers else _own_values
+    if len(value) >= _MIN_VALUE_CHARS and value not in values:
+        values[value] = None
+        while len(values) > _MAX_VALUES:
+            del values[next(iter(values))]
 
 
 def cut_text(text: str, max_chars: int) -> str:
@@ -367,8 +370,8 @@ class Redactor:
         return self._without_patterns(text)
 
     def _without_patterns(self, text: str) -> str:
-        if _secret_values:
-            for value in tuple(_secret_values):
+        for values in (_own_values, _callers_values):
+            for value in tuple(values) if values else ():
                 if value in text:
                     text = text.replace(value, HIDDEN)
         if len(text) >= MIN_SECRET:

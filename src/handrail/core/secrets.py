@@ -62,7 +62,7 @@ class LayeredSecrets(Mapping[str, str]):
             return self._first[name]
         value = self._second[name]
         if isinstance(value, str):  # pyright: ignore[reportUnnecessaryIsInstance]  # the caller's
-            hide_value(value)
+            hide_value(value, is_callers=True)
         return value
 
     def __contains__(self, name: object) -> bool:
@@ -94,7 +94,7 @@ def resolve_reference(reference: Reference, *, name: str, secrets: Mapping[str, 
     From now on the value is redacted in everything that this process logs.
     """
     value = _fetch_value(reference, name=name, secrets=secrets)
-    hide_value(value)
+    hide_value(value, is_callers=isinstance(reference, str) and reference.startswith("secret:"))
     return value
 
 

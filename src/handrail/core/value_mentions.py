@@ -40,6 +40,7 @@ _CURRENCIES: Final[Mapping[str, frozenset[str]]] = {
         *((code, code) for code in _CODES.split()),
         ("eur", "eur euro euros €"), ("usd", "usd"), ("gbp", "gbp pound pounds £"), ("jpy", "jpy yen 円"),
         ("usd aud cad nzd sgd hkd", "dollar dollars $"), ("cny", "cny yuan 元"), ("jpy cny", "¥"),
+        ("rub", "₽"), ("inr", "₹"), ("krw", "₩"), ("uah", "₴"),
     )
     for name in names.split()
 }  # fmt: skip
@@ -155,6 +156,8 @@ def _scale(readings: Iterator[str], after: str, *, is_strict: bool = False) -> s
     """The numbers that some digits can be, with the word for thousands or millions that may follow them."""
     numbers = {number for reading in readings if (number := to_decimal(reading)) is not None}
     scale = after.lstrip()[:8].casefold()
+    if after[:1] in ("к", "К"):  # The Russian k; after a space it is a preposition.
+        scale = f"k{scale[1:]}"
     word = next((word for word in _SCALES if re.match(rf"{word}\b", scale)), None)
     if word is None:
         return numbers
@@ -163,16 +166,22 @@ def _scale(readings: Iterator[str], after: str, *, is_strict: bool = False) -> s
 
 
 def repeats_numbers(text: str, shown: str) -> bool:
-    """Whether every number of a text is also a number of what was shown. Of `1,500` only 1500 counts, unless it is
-    written in the same way there: to be asked again is better than to agree to a thousandth."""
-    known = set[Decimal]().union(*find_numbers(shown))
+    """Whether every number of a text is also a number of what was shown, in the same order: who says "from 2 to 1" does
+    not agree to "from 1 to 2". Of `1,500` only 1500 counts, unless it is written in the same way there: to be asked
+    again is better than to agree to a thousandth."""
+    numbers = find_numbers(shown)
+    known = set[Decimal]().union(*numbers)
+    place = 0
     written = set(_NUMBER.compiled.findall(unicodedata.normalize("NFKC", shown)))
     plain = unicodedata.normalize("NFKC", _GROUPING.compiled.sub("", text))
     for match in _NUMBER.compiled.finditer(plain):
         digits, after = match[0], plain[match.end() :]
         is_grouped = digits not in written and digits[0] != "0" and _GROUPED.compiled.fullmatch(digits) is not None
         readings = iter([re.sub(r"[.,]", "", digits)]) if is_grouped else _read_digits(digits)
-        if not _scale(readings, after, is_strict=True) & known:
+        found = _scale(readings, after, is_strict=True)
+        while place < len(numbers) and not found & numbers[place]:
+            place += 1
+        if place == len(numbers):
             return False
     return all(number in known for number in _find_spelled_numbers(split_words(text)))
 
@@ -188,6 +197,8 @@ def _find_currencies(text: str) -> Iterator[frozenset[str]]:
     for name in [*split_words(text), *unicodedata.normalize("NFKC", text)]:
         if (codes := _CURRENCIES.get(name)) is not None:
             yield codes
+        elif len(name) == 1 and unicodedata.category(name) == "Sc":  # A sign of another currency stands for itself.
+            yield frozenset((name,))
 
 
 def is_number_word(word: str) -> bool:
@@ -203,6 +214,9 @@ def _read_digits(digits: str) -> Iterator[str]:
         return
     if _GROUPED.compiled.fullmatch(digits):
         yield plain
+    if digits.count(digits[last]) > 1:  # No number has two decimal marks: they separate groups, as in 5,00,000.
+        yield plain
+        return
     yield f"{re.sub(r'[.,]', '', digits[:last])}.{digits[last + 1 :]}"
 
 

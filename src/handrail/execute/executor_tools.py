@@ -517,19 +517,23 @@ class ToolPool:
         added = added if added.name == name else replace(added, name=name)
         self.registry.register(added)  # Refuses a name that is taken.
         other = copy.copy(self)
-        other._unsubscribe, other._listeners, other._snapshots = [], {}, WeakSet()
+        other._host_schemas = self._host_schemas.copy()
+        other._own_parts(self)
         other.replace_tools([*self._tools, added])
         return other
+
+    def _own_parts(self, origin: "ToolPool") -> None:
+        """Share nothing with the pool that this one was made from that changes with its tools or its policy."""
+        self._unsubscribe, self._listeners, self._snapshots = [], {}, WeakSet()
+        self.host_tools = origin.host_tools.copy_for(compile_tool=self._compile, on_new_tool=self._on_host_tool)
 
     def with_tools(self, tools: ToolRegistry | Iterable[object], *, policy: Policy) -> Self:
         """A new pool with other tools and another policy, under the same limits; this one stays as it is."""
         other = copy.copy(self)
         other._policy = policy
         other.sources = policy.sources
-        other._unsubscribe, other._listeners, other._host_schemas = [], {}, {}
-        other._snapshots = WeakSet()
-        other.compiled = {}
-        other.host_tools = self.host_tools.copy_for(compile_tool=other._compile, on_new_tool=other._on_host_tool)
+        other._host_schemas, other.compiled = {}, {}
+        other._own_parts(self)
         other.replace_tools(tools)
         if other._tools and not other.is_open and not self.is_open:  # The sources of this one may have others later.
             other._refuse_diagnostics()

@@ -525,12 +525,15 @@ class MemoryLedger:
             (self._by_sent_key, entry.sent_key, newest_sent),
         )
         for by_key, key, previous in before:
+            # By its sent key one is only kept if an approver changed its arguments, and another may have come after it.
+            if by_key.get(key) is not entry:
+                continue
             # What is known of the entry before now: it may have been shortened meanwhile.
             previous = None if previous is None else self._by_id.get((previous.session_id, previous.call_id))
-            if previous is not None:
-                by_key[key] = previous
-            elif by_key.get(key) is entry:  # One is only kept by its sent key if an approver changed its arguments.
+            if previous is None:
                 del by_key[key]
+            else:
+                by_key[key] = previous
 
     async def settle(self, entry: Entry, *, work: "Work | None" = None) -> None:
         ref = (entry.session_id, entry.call_id)

@@ -220,6 +220,8 @@ class Worker:
         if self._find_executor is None:
             return self._executor
         executor = await TimeBudget(self._executor.timeouts.overhead).run(self._find_executor(item))
+        if executor.durable is not self._durable:  # Its ledger knows nothing of the call.
+            raise ConfigError("find_executor must return an executor that with_tools() made from that of the worker.")
         if executor.has_tool(item.tool) and item.definition not in executor.durable_definitions:
             raise ConfigError(f"find_executor must return an executor whose tool {item.tool!r} is that of the worker.")
         return executor

@@ -17,11 +17,12 @@ _SECRET_TYPE: Final = "**********"
 """How Pydantic writes a value of a secret type."""
 _MIN_MASKED: Final = 8
 """The fewest characters of a value whose last four are shown."""
-_REORDERING: Final = LazyPattern(r"[\u061c\u200e\u200f\u202a-\u202e\u2060-\u206f\ufeff\U000e0000-\U000e0fff]")
-"""What changes the order in which a line is shown, or is not shown at all."""
-_SEPARATORS: Final = LazyPattern(
-    r"[;:()\"]|[^\S ]|[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff\U000e0000-\U000e0fff]"
+_HIDDEN: Final = LazyPattern(
+    r"[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f\u2800\u3164"
+    r"\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
 )
+"""What changes the order in which a line is shown, or is not shown at all. The joiners of scripts and emoji stay."""
+_SEPARATORS: Final = LazyPattern(r"[;:()\"]|[^\S ]|[\x00-\x1f\x7f-\x9f\u200c\u200d]")
 
 
 def list_shown_arguments(pending: PendingCall, tool: GuidedTool | None) -> dict[str, Any]:
@@ -131,7 +132,9 @@ def format_value(value: Any, texts: Mapping[str, str] | None = None) -> str:
         return texts["value.none"]
     if isinstance(value, bool):
         return texts["value.true" if value else "value.false"]
+    text = compact_json(value)
+    if _HIDDEN.compiled.search(text) is not None:
+        return escape_invisible(text)
     if isinstance(value, str) and value.strip() == value and value and not _SEPARATORS.compiled.search(value):
         return value
-    text = compact_json(value)
-    return text if _REORDERING.compiled.search(text) is None else escape_invisible(text)
+    return text
