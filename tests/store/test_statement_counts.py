@@ -50,6 +50,22 @@ async def test_a_consequential_call_is_two_statements_and_a_read_is_none(store: 
     await executor.aclose()
 
 
+async def test_a_durable_call_that_is_new_is_stored_in_one_statement(store: SqlStore) -> None:
+    @tool(durable=True)
+    async def transfer(amount: int) -> str:
+        """Transfer."""
+        return f"Transferred {amount}."
+
+    executor = Executor([transfer], policy=Policy([Rule.allow("*")]), store=store)
+    context = ToolContext[Any](session_id="s")
+    assert await executor.submit(a_call("transfer", 1), context) is None
+
+    with counted(store) as statements:
+        assert await executor.submit(a_call("transfer", 2), context) is None
+    assert kinds(statements) == ["INSERT"]
+    await executor.aclose()
+
+
 async def test_a_list_of_approvals_is_one_statement_however_many_there_are(store: SqlStore) -> None:
     executor = Executor([pay], ledger=store.ledger, approvals=store.approvals)
     for number in range(30):

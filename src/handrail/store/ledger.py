@@ -142,6 +142,14 @@ class SqlLedger:
             await work.hold(item, lease=entry.lease_until - entry.claimed_at)
         return is_claimed
 
+    async def queue_new(
+        self, item: WorkItem, *, key: str, full_key: str, work: Work, max_queued: int | None = None
+    ) -> bool:
+        """Queue a durable call that was not looked up, in one statement."""
+        if not isinstance(work, SqlWork) or not work.is_in(self._database):
+            return False
+        return await work.put_new(item, key=key, full_key=full_key, max_queued=max_queued)
+
     async def _run_steps(self, steps: Steps) -> bool:
         """Run statements in one transaction; False if one of them changes nothing, and then nothing is changed."""
         try:

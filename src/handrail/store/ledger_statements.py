@@ -235,7 +235,7 @@ def _is_next_claim() -> ColumnElement[bool]:
     return and_(*checks)
 
 
-def _is_unknown() -> ColumnElement[bool]:
+def build_unknown() -> ColumnElement[bool]:
     """Whether no entry has one of the keys, as `recall` looks for them; that none has the id is a constraint."""
     known = table.alias("known")
     is_key = known.c.key == _new("key")
@@ -247,7 +247,7 @@ def _is_unknown() -> ColumnElement[bool]:
 @cache
 def _build_insert(*, is_sqlite: bool, is_new: bool = False) -> Any:
     new = (sqlite if is_sqlite else postgresql).insert(table)
-    selected = _select_new(is_sqlite=is_sqlite).where(_is_unknown() if is_new else _is_next_claim())
+    selected = _select_new(is_sqlite=is_sqlite).where(build_unknown() if is_new else _is_next_claim())
     return new.from_select(list(table.columns), selected).on_conflict_do_nothing()
 
 

@@ -24,6 +24,7 @@ from handrail.execute.stored_calls import ObservedLease, WaitForEnd, WorkItem, W
 from handrail.execute.worker_notices import CallNotice, NoticeBoard, OnNotice
 from handrail.store.database import Database, build_engine
 from handrail.store.encryption import Cipher
+from handrail.store.ledger_statements import build_unknown
 from handrail.store.records import decode_record, encode_record
 from handrail.store.stored_call_statements import COLUMNS, WorkStatements
 from handrail.store.transactions import Transaction
@@ -55,6 +56,7 @@ class SqlWork:
         self._cipher = cipher
         self._run_lasting = run_lasting
         self._statements = WorkStatements(is_sqlite=database.is_sqlite)
+        self._put_new = self._statements.build_put_new(build_unknown())
         self._taken: dict[CallRef, WorkItem] = {}
         """Rows that were taken in this process, until a worker asks for them."""
         self.signals = WorkSignals(database, cipher)
@@ -95,26 +97,34 @@ class SqlWork:
 
     async def put(self, item: WorkItem, *, max_queued: int | None = None) -> bool:
         """Queue a call; False if its tenant has too many."""
-        values = self._bind(**self.to_values(item), max_queued=_NO_LIMIT if max_queued is None else max_queued)
-        if await self._put(item, values):
-            self.signals.wake_workers()
+        if await self._put(self._statements.put, item, max_queued):
             return True
         known = await self.get(session_id=item.session_id, call_id=item.call_id)
         return known is not None and known.state in ("queued", "running", "waiting")
 
-    async def _put(self, item: WorkItem, values: Mapping[str, Any]) -> bool:
+    async def put_new(self, item: WorkItem, *, key: str, full_key: str, max_queued: int | None = None) -> bool:
+        """Queue a call that was not looked up; False if the ledger, in the same database, may know it or its effect."""
+        return await self._put(self._put_new, item, max_queued, new_key=key, new_full_key=full_key)
+
+    async def _put(self, statement: Executable, item: WorkItem, max_queued: int | None, **keys: str) -> bool:
         """Write a row, and hand it to a delivery that is in the same database in the same transaction."""
+        max_queued = _NO_LIMIT if max_queued is None else max_queued
+        values = self._bind(**self.to_values(item), max_queued=max_queued, **keys)
         send_within = getattr(self.delivery, "send_within", None)
-        if send_within is None:
-            return await self._database.write(self._statements.put, values) == 1
 
         def put(transaction: Transaction) -> bool:
-            is_written = transaction.execute(self._statements.put, values) == 1
-            if is_written:
+            is_written = transaction.execute(statement, values) == 1
+            if is_written and send_within is not None:
                 send_within(transaction, item.id, tenant=item.tenant_id, priority=item.priority)
             return is_written
 
-        return await self._database.run(put)
+        if send_within is None:
+            is_written = await self._database.write(statement, values) == 1
+        else:
+            is_written = await self._database.run(put)
+        if is_written:
+            self.signals.wake_workers()
+        return is_written
 
     async def get(self, *, session_id: str, call_id: str) -> WorkItem | None:
         """Find a call."""
