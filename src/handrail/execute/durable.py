@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from time import perf_counter
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 from msgspec import structs
@@ -21,7 +21,7 @@ from handrail.core.values import Approval, Decision, ToolCall, ToolResult
 from handrail.errors import ConfigError, ToolError, must_propagate
 from handrail.execute.executor_parts import CallParts
 from handrail.execute.executor_tools import CompiledTool
-from handrail.execute.ledger import LedgerDecision, awaits_plain_futures, find_queue_new
+from handrail.execute.ledger import Entry, LedgerDecision, awaits_plain_futures, find_queue_new
 from handrail.execute.recall import CallRecall, is_entry_of
 from handrail.execute.results import describe_duplicate, describe_entry, finish_result, replay
 from handrail.execute.running import EffectCall
@@ -373,10 +373,10 @@ class DurableCalls:
     async def _wait(
         self, session_id: str, call_id: str, ends: float, wait_for_end: WaitForEnd
     ) -> tuple[str, ToolResult]:
-        item, has_ended = None, False
+        item, ended = None, None
         while True:
             try:
-                result = await self._find_committed((session_id, call_id)) if has_ended else None
+                result = await self._find_committed((session_id, call_id), ended) if ended else None
                 if result is None:
                     item = await self._get_item(session_id, call_id)
                     if item is not None and item.is_heard and self._receiver.can_hear(session_id):
@@ -391,7 +391,7 @@ class DurableCalls:
             if result is not None or (left := ends - time.monotonic()) <= 0:
                 break
             if is_readable:
-                has_ended = bool(await wait_for_end(left))
+                ended = await wait_for_end(left)
             else:
                 await asyncio.sleep(min(_RETRY_DELAY, left))
         name = "" if item is None else item.tool
@@ -407,9 +407,11 @@ class DurableCalls:
         getting = self.work.get(session_id=session_id, call_id=call_id)
         return await TimeBudget(self._overhead_timeout).run_step(getting, is_plain=self._is_plain)
 
-    async def _find_committed(self, ref: CallRef) -> ToolResult | None:
+    async def _find_committed(self, ref: CallRef, ended: Entry | Literal[True]) -> ToolResult | None:
         """The result that the ledger has of a call, without a look at its row; one that failed may be tried again."""
-        entry = await self._reader.get(ref, TimeBudget(self._overhead_timeout))
+        entry = ended
+        if not isinstance(entry, Entry):
+            entry = await self._reader.get(ref, TimeBudget(self._overhead_timeout))
         return describe_entry(entry) if entry is not None and entry.state == "committed" else None
 
     async def _find_result(self, item: WorkItem | None, session_id: str, call_id: str) -> ToolResult | None:
