@@ -5,7 +5,9 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from handrail.core import time_budget
 from handrail.core.time_budget import ShieldedStep, TimeBudget
+from tests.clocks import stopped_clock
 
 Run = Callable[[TimeBudget, Awaitable[object]], Awaitable[object]]
 
@@ -265,3 +267,34 @@ async def test_a_timeout_inside_a_step_that_is_not_plain_never_cancels_its_calle
     task = asyncio.current_task()
     assert task is not None
     assert task.cancelling() == 0
+
+
+async def test_of_many_steps_each_ends_in_its_own_time_in_whatever_order_they_begin() -> None:
+    ended: list[float] = []
+
+    async def end(seconds: float) -> None:
+        with pytest.raises(TimeoutError):
+            await TimeBudget(seconds).run_step(wait_forever([]), is_plain=True)
+        ended.append(seconds)
+
+    with stopped_clock() as clock:
+        began = clock.now
+        steps = [asyncio.create_task(end(seconds)) for seconds in (10, 5, 30, 7, 20)]
+        await TimeBudget(3).run_step(asyncio.sleep(0), is_plain=True)  # It is over before its time.
+        for after, expected in ((4.9, []), (5.1, [5]), (7.1, [5, 7]), (10.1, [5, 7, 10]), (29.9, [5, 7, 10, 20])):
+            clock.now = began + after
+            await let_others_run()
+            assert ended == expected
+        clock.now = began + 30.1
+        await asyncio.gather(*steps)
+    assert ended == [5, 7, 10, 20, 30]
+
+
+def test_the_timer_of_steps_is_that_of_their_event_loop() -> None:
+    async def be_late() -> None:
+        with pytest.raises(TimeoutError):
+            await TimeBudget(0.01).run_step(wait_forever([]), is_plain=True)
+
+    for _ in range(3):
+        asyncio.run(be_late())
+    assert sum(loop.is_closed() for loop in time_budget._timers) == 1  # Those before it are forgotten.

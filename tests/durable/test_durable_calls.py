@@ -291,6 +291,37 @@ async def test_a_call_that_was_done_is_not_stored_again(bank: Bank) -> None:
     assert (again.origin, again.ok) == ("replayed", True)
 
 
+async def test_what_is_known_of_a_call_is_its_answer_when_it_is_submitted(bank: Bank) -> None:
+    executor = bank.start()
+    await executor.run(PAYMENT, ANN)
+
+    same_effect = await executor.submit(call("pay", "c-2", invoice="R-1"), ANN)
+    same_id = await executor.submit(call("pay", "c-1", invoice="R-2"), ANN)
+    later = await executor.submit(call("pay", "c-3", invoice="R-1"), at(customer_id="ann", turn=2))
+
+    assert same_effect is not None
+    assert (same_effect.origin, same_effect.ok) == ("replayed", True)
+    assert [code_of(one) for one in (same_id, later)] == ["duplicate_call", "approval_required"]
+    async with working(executor):
+        assert (await executor.wait(session_id="s-1", call_id="c-1", timeout=PATIENCE)).ok
+    assert [name for name, _ in bank.paid] == ["R-1"]
+
+
+async def test_a_call_that_runs_is_not_queued_when_it_is_submitted_again(bank: Bank) -> None:
+    bank.hold = Held()
+    executor = bank.start()
+    running = asyncio.create_task(executor.run(PAYMENT, ANN))
+    await bank.hold.begun.wait()
+
+    assert await executor.submit(PAYMENT, ANN) is None
+    other = await executor.submit(call("pay", "c-2", invoice="R-1"), ANN)
+    assert code_of(other) == "in_progress"
+    assert await bank.list_states() == ["running"]
+    bank.hold.go.set()
+    assert (await running).ok
+    assert len(bank.paid) == 1
+
+
 @pytest.mark.proves("DU-05")
 async def test_a_row_that_was_changed_by_hand_is_refused(bank: Bank) -> None:
     executor = bank.start()

@@ -15,10 +15,11 @@ from sqlalchemy.exc import IntegrityError
 from handrail import Executor, Policy, Rule, ToolCall, ToolContext, tool
 from handrail.errors import StoreError
 from handrail.store import SqlStore, open_store, sqlite_threads
-from handrail.store.sqlite_threads import SqliteThread, connect_sqlite
+from handrail.store.sqlite_threads import SqliteThread, SqliteTransaction, connect_sqlite
 from handrail.store.transactions import Transaction
 from tests.clocks import stopped_clock
 from tests.execute.helpers import quiet
+from tests.statements import counted
 from tests.store.samples import an_entry, done
 
 
@@ -95,15 +96,16 @@ def a_call(number: int) -> ToolCall:
 CONTEXT: ToolContext[Any] = ToolContext(session_id="s", customer_id="c")
 
 
-async def test_one_call_is_two_hops_and_two_commits(file: SqlStore) -> None:
+async def test_one_call_is_two_hops_and_two_statements_each_of_which_is_a_transaction(file: SqlStore) -> None:
     executor = an_executor(file)
     await executor.run(a_call(0), CONTEXT)
 
-    with noted_hops() as hops, noted_commands() as commands:
+    with noted_hops() as hops, noted_commands() as commands, counted(file) as statements:
         assert (await executor.run(a_call(1), CONTEXT)).ok
 
     assert hops == ["sqlite-writer"] * 2
-    assert commands == ["BEGIN", "COMMIT"] * 2
+    assert statements.count == 2
+    assert commands == []
     await executor.aclose()
 
 
@@ -116,6 +118,7 @@ async def test_a_hundred_calls_at_once_share_at_most_ten_commits(file: SqlStore)
 
     assert all(result.ok and result.recorded for result in results)
     assert commands.count("COMMIT") <= 10
+    assert "SAVEPOINT" not in commands  # A single statement is undone by itself.
     assert len(hops) <= 15
     for number in range(1, 101):
         known = (await file.ledger.recall(session_id="s", call_id=f"c-{number}")).by_id
@@ -167,19 +170,73 @@ async def test_of_steps_that_share_a_commit_only_the_one_that_fails_is_undone(fi
     assert commands.count("COMMIT") == 1
 
 
-async def test_a_step_that_fills_the_disk_does_not_undo_those_that_share_its_commit(file: SqlStore) -> None:
+async def write_setting(store: SqlStore, name: str) -> int:
+    """`insert_setting` as a single statement."""
+    return await store._database.write(text("INSERT INTO handrail_settings VALUES (:name, 'x')"), {"name": name})
+
+
+async def test_of_single_statements_that_share_a_commit_only_the_one_that_fails_is_undone(file: SqlStore) -> None:
+    twice = text("INSERT INTO handrail_settings VALUES ('half', 'x'), ('a', 'x')")
+    with noted_commands() as commands:
+        found = await asyncio.gather(
+            write_setting(file, "a"),
+            file._database.write(twice, {}),
+            file._database.run(insert_setting("b")),
+            write_setting(file, "c"),
+            return_exceptions=True,
+        )
+
+    assert [one if isinstance(one, int | str) else type(one) for one in found] == [1, IntegrityError, "b", 1]
+    assert {"a", "b", "c"} <= await names(file)
+    assert "half" not in await names(file)
+    assert commands == ["BEGIN", "SAVEPOINT", "RELEASE", "COMMIT"]
+
+
+async def test_a_single_statement_that_fails_alone_is_undone_and_the_next_one_runs(file: SqlStore) -> None:
+    await write_setting(file, "a")
+
+    with pytest.raises(IntegrityError):
+        await file._database.write(text("INSERT INTO handrail_settings VALUES ('half', 'x'), ('a', 'x')"), {})
+
+    assert await write_setting(file, "whole") == 1
+    assert {"half", "whole"} & await names(file) == {"whole"}
+
+
+async def test_a_single_statement_waits_for_the_lock_of_another_process(tmp_path: Path) -> None:
+    async with open_store(f"sqlite:///{tmp_path}/a.db", timeout=30) as store:
+        other = sqlite3.connect(tmp_path / "a.db", isolation_level=None, check_same_thread=False)
+        other.execute("BEGIN IMMEDIATE")
+        other.execute("INSERT INTO handrail_settings VALUES ('theirs', 'x')")
+        writing = asyncio.create_task(write_setting(store, "ours"))
+        await quiet()
+        assert not writing.done()
+        other.execute("COMMIT")
+        other.close()
+
+        assert await writing == 1
+        assert {"ours", "theirs"} <= await names(store)
+
+
+@pytest.mark.parametrize("is_single", [True, False])
+async def test_a_step_that_fills_the_disk_does_not_undo_those_that_share_its_commit(
+    file: SqlStore, *, is_single: bool
+) -> None:
     """SQLite undoes the whole transaction when the disk is full: each step is tried again, alone."""
     size = (await file._database.fetch(text("PRAGMA page_count")))[0][0]
+    filling = text("INSERT INTO handrail_settings VALUES ('big', zeroblob(1000000))")
 
     def limit(transaction: Transaction) -> None:
         transaction.fetch(text(f"PRAGMA max_page_count = {size + 3}"))
 
     def fill(transaction: Transaction) -> None:
-        transaction.execute(text("INSERT INTO handrail_settings VALUES ('big', zeroblob(1000000))"))
+        transaction.execute(filling)
 
     await file._database.run(limit)
     found = await asyncio.gather(
-        *map(file._database.run, [insert_setting("a"), fill, insert_setting("b")]), return_exceptions=True
+        file._database.run(insert_setting("a")),
+        file._database.write(filling, {}) if is_single else file._database.run(fill),
+        file._database.run(insert_setting("b")),
+        return_exceptions=True,
     )
 
     assert (found[0], found[2]) == ("a", "b")
@@ -321,19 +378,18 @@ async def test_steps_that_queue_up_share_a_commit_without_those_that_nobody_wait
 async def test_a_claim_whose_caller_was_cancelled_while_it_ran_is_whole_and_can_be_settled(
     file: SqlStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    command = sqlite_threads._command
-    committing, goes_on = threading.Event(), threading.Event()
+    run = SqliteTransaction._run
+    claiming_now, goes_on = threading.Event(), threading.Event()
 
-    def hold_the_commit(connection: sqlite3.Connection, sql: str) -> None:
-        if sql == "COMMIT":
-            committing.set()
-            goes_on.wait()
-        command(connection, sql)
+    def hold(self: SqliteTransaction, sql: str, values: Any) -> sqlite3.Cursor:
+        claiming_now.set()
+        goes_on.wait()
+        return run(self, sql, values)
 
-    monkeypatch.setattr(sqlite_threads, "_command", hold_the_commit)
+    monkeypatch.setattr(SqliteTransaction, "_run", hold)
     entry = an_entry()
     claiming = asyncio.create_task(file.ledger.claim(entry, approval=None, approvals=file.approvals))
-    await asyncio.to_thread(committing.wait)
+    await asyncio.to_thread(claiming_now.wait)
     claiming.cancel()
     await asyncio.wait([claiming])
     goes_on.set()

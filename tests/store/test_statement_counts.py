@@ -1,5 +1,6 @@
 """Counts that stand for cost: what is sent to the database for a call, a turn, an event, however much is stored."""
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from handrail.providers import AssistantMessage, UserMessage
 from handrail.store import SqlStore
 from handrail.testing import ScriptedProvider
 from handrail.testing.servers import tool_calls
+from tests.clocks import eventually, stopped_clock
 from tests.statements import counted
 from tests.tools import pay
 
@@ -47,6 +49,50 @@ async def test_a_consequential_call_is_two_statements_and_a_read_is_none(store: 
     with counted(store) as statements:
         assert (await executor.run(a_call("look", 51), context)).ok
     assert statements.count == 0
+    await executor.aclose()
+
+
+async def test_a_durable_call_that_is_new_is_stored_in_one_statement(store: SqlStore) -> None:
+    @tool(durable=True)
+    async def transfer(amount: int) -> str:
+        """Transfer."""
+        return f"Transferred {amount}."
+
+    executor = Executor([transfer], policy=Policy([Rule.allow("*")]), store=store)
+    context = ToolContext[Any](session_id="s")
+    assert await executor.submit(a_call("transfer", 1), context) is None
+
+    with counted(store) as statements:
+        assert await executor.submit(a_call("transfer", 2), context) is None
+    assert kinds(statements) == ["INSERT"]
+    await executor.aclose()
+
+
+async def test_who_waits_where_a_durable_call_runs_does_not_read_its_result(store: SqlStore) -> None:
+    begun, goes_on = asyncio.Event(), asyncio.Event()
+
+    @tool(durable=True)
+    async def transfer(amount: int) -> str:
+        """Transfer."""
+        begun.set()
+        await goes_on.wait()
+        return f"Transferred {amount}."
+
+    executor = Executor([transfer], policy=Policy([Rule.allow("*")]), store=store)
+    call = a_call("transfer", 1)
+    running = asyncio.create_task(executor.run(call, ToolContext[Any](session_id="s")))
+    await begun.wait()
+    with stopped_clock():  # It does not look again after a while.
+        waiting = asyncio.create_task(executor.wait(session_id="s", call_id=call.id, timeout=600))
+        await eventually(
+            lambda: any(one.event._waiters for some in store.work.signals._waiters.values() for one in some)
+        )
+        with counted(store) as statements:
+            goes_on.set()
+            result = await waiting
+    assert result.output == "Transferred 1."
+    assert "SELECT" not in kinds(statements)
+    await running
     await executor.aclose()
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncGenerator
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +13,7 @@ from msgspec import structs
 from sqlalchemy import select, text
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from handrail.execute import WorkItem
+from handrail.execute import MemoryWork, WorkItem
 from handrail.execute.stored_calls import ObservedLease
 from handrail.store import SqlStore, open_store
 from handrail.store.tables import work as table
@@ -91,6 +92,39 @@ async def test_a_call_that_runs_is_its_owners_however_long_the_lease_is(store: S
     assert await store.work.take(**ref(item), owner="ann", lease=10) is not None
     await store.work.end(**ref(item))
     assert await store.work.take(**ref(item), owner="ann", lease=10) is None
+
+
+@pytest.mark.parametrize(
+    "known",
+    [
+        {"session_id": "s-1", "call_id": "c-1"},
+        {"key": "key", "full_key": "other"},
+        {"key": "other", "full_key": "full"},
+        {"key": "other", "full_key": "another", "sent_key": "key"},
+    ],
+    ids=["id", "key", "full key", "sent key"],
+)
+async def test_a_call_that_was_not_looked_up_is_queued_only_if_nothing_is_known_about_it(
+    store: SqlStore, known: dict[str, Any]
+) -> None:
+    item, new = an_item(call_id="c-1"), an_item()
+    entry = an_entry(**known)
+    assert await store.ledger.claim(entry, approval=None, approvals=store.approvals)
+    put = partial(store.ledger.queue_new, key="key", full_key="full", work=store.work)
+
+    for _ in range(2):
+        assert not await put(item)
+        assert await store.work.get(**ref(item)) is None
+        await store.ledger.settle(done(entry))
+
+    queue_new = partial(store.ledger.queue_new, key="new", full_key="new", work=store.work)
+    assert [await queue_new(new) for _ in range(2)] == [True, True]  # The same call again is the same row.
+    assert not await queue_new(an_item(), max_queued=1)
+    assert await state_of(store, new) == "queued"
+
+
+async def test_a_call_that_is_stored_elsewhere_is_looked_up_first(store: SqlStore) -> None:
+    assert not await store.ledger.queue_new(an_item(), key="new", full_key="new", work=MemoryWork())
 
 
 async def test_what_is_over_stays_as_it_ended(store: SqlStore) -> None:

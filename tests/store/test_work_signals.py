@@ -9,7 +9,9 @@ import pytest
 from msgspec import structs
 from sqlalchemy import text
 
-from handrail.execute import WorkItem
+from handrail.errors import CallTakenOverError
+from handrail.execute import Entry, WorkItem
+from handrail.execute.ledger import State
 from handrail.execute.recorded_result import RecordedResult
 from handrail.execute.worker_notices import CallNotice
 from handrail.store import SqlStore, open_store
@@ -102,6 +104,62 @@ async def test_who_waits_for_the_end_of_a_call_is_told_of_it(
             await how(store, item)
             await quiet()
             assert waiting.done()
+
+
+async def claim_stored(store: SqlStore) -> Entry:
+    """The entry of a durable call that runs here."""
+    item = an_item(state="running", owner="ann")
+    entry = an_entry(**ref(item), owner=item.owner, is_durable=True)
+    assert await store.ledger.claim(
+        entry, approval=None, approvals=store.approvals, item=item, work=store.work, is_new=True
+    )
+    return entry
+
+
+@pytest.mark.parametrize("state", ["committed", "failed"])
+async def test_who_waits_for_a_call_that_is_settled_here_gets_its_entry_as_the_ledger_has_it(
+    store: SqlStore, state: State
+) -> None:
+    entry = await claim_stored(store)
+    of_call = {"session_id": entry.session_id, "call_id": entry.call_id}
+    outcome = done(entry, state, metadata={"a": {1, 2}, "b": 3})  # A set cannot be written.
+    async with store.work.watch_end(**of_call) as wait, store.work.watch_end(**of_call) as other:
+        await store.ledger.settle(outcome, work=store.work)
+        settled = await wait(60)
+
+        assert isinstance(settled, Entry)
+        known = (await store.ledger.recall(**of_call)).by_id
+        assert known is not None
+        assert (settled.state, settled.owner, settled.recorded) == (known.state, known.owner, known.recorded)
+        assert settled.settled_at == known.settled_at
+        assert await other(60) == settled
+        store.work.signals.wake_waiters((entry.session_id, entry.call_id))
+        assert await wait(60) is True  # What is said later is read.
+
+
+async def test_who_waits_for_a_call_whose_values_were_erased_meanwhile_reads_it(store: SqlStore) -> None:
+    entry = await claim_stored(store)
+    of_call = {"session_id": entry.session_id, "call_id": entry.call_id}
+    erasing = text("UPDATE handrail_ledger SET erased_at = 1.0 WHERE call_id = :call_id")
+    await store._database.write(erasing, {"call_id": entry.call_id})
+    async with store.work.watch_end(**of_call) as wait:
+        await store.ledger.settle(done(entry), work=store.work)
+        assert await wait(60) is True
+    known = (await store.ledger.recall(**of_call)).by_id
+    assert known is not None
+    assert (known.state, known.recorded) == ("committed", None)
+
+
+async def test_who_waits_for_a_call_that_another_owner_has_settled_reads_it(store: SqlStore) -> None:
+    entry = await claim_stored(store)
+    of_call = {"session_id": entry.session_id, "call_id": entry.call_id}
+    async with store.work.watch_end(**of_call) as wait:
+        with pytest.raises(CallTakenOverError):
+            await store.ledger.settle(done(structs.replace(entry, owner="bob")), work=store.work)
+        assert await wait(60) is True
+    known = (await store.ledger.recall(**of_call)).by_id
+    assert known is not None
+    assert known.state == "running"
 
 
 @pytest.mark.parametrize(("lease", "of_sqlite", "of_postgres"), [(60, 0.02, 1.0), (3, 0.02, 0.5), (0.06, 0.01, 0.01)])

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping
 from functools import cache
-from importlib.resources import files
+from pkgutil import get_data  # importlib.resources: 3 of the 77 ms that a gateway's import adds to that of Pydantic
 from typing import Final
 
 from handrail.errors import ConfigError
@@ -30,4 +30,4 @@ def _get_language(locale: str) -> str:
 
 @cache
 def _load_language(language: str) -> Mapping[str, str]:
-    return json.loads(files("handrail.core").joinpath("locales", f"{language}.json").read_text("utf-8"))
+    return json.loads(get_data(__name__, f"locales/{language}.json") or b"")

@@ -1,12 +1,13 @@
 """A time limit for everything in a call except its handler: checks, hooks, `verify` and stores."""
 
 import asyncio
+import math
 import time
 import types
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextlib import suppress
 from contextvars import Context
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Final, Generic, TypeVar, cast
 
 from msgspec import Struct
 
@@ -129,6 +130,60 @@ async def _await(awaitable: Awaitable[T]) -> T:
     return await awaitable
 
 
+class _StepTimer:
+    """Ends the steps of one event loop whose time is used up, with one timer for all of them.
+
+    With a timer for each, a step takes 3 µs more, of the 100 that one of many at once takes with SQLite.
+    """
+
+    __slots__ = ("_ends", "_loop", "_next")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._ends: dict[_Wait, float] = {}
+        self._next = math.inf
+        """When the timer that counts fires."""
+
+    def add(self, wait: "_Wait", timeout: float) -> None:
+        """End a wait after so many seconds."""
+        end = self._ends[wait] = self._loop.time() + timeout
+        if end < self._next:
+            self._arm(end)
+
+    def remove(self, wait: "_Wait") -> None:
+        """The step is over."""
+        self._ends.pop(wait, None)
+
+    def _arm(self, when: float) -> None:
+        self._next = when
+        self._loop.call_at(when, self._expire, when)
+
+    def _expire(self, when: float) -> None:
+        if when != self._next:  # An earlier one was set after this.
+            return
+        self._next = math.inf
+        now = max(self._loop.time(), when)
+        for wait in [wait for wait, end in self._ends.items() if end <= now]:
+            del self._ends[wait]
+            wait.expire()
+        if self._ends:
+            self._arm(max(min(self._ends.values()), now + _RESOLUTION))
+
+
+_RESOLUTION: Final = 0.02
+"""Seconds by which the end of a step may be late."""
+_timers: dict[asyncio.AbstractEventLoop, _StepTimer] = {}
+
+
+def _find_timer(loop: asyncio.AbstractEventLoop) -> _StepTimer:
+    timer = _timers.get(loop)
+    if timer is None:
+        for ended in [known for known in tuple(_timers) if known.is_closed()]:
+            _timers.pop(ended, None)
+        timer = _timers[loop] = _StepTimer(loop)
+    return timer
+
+
 class _Wait:
     """The wait of a task for a future. It can end before the future does, and nothing happens to that.
 
@@ -204,7 +259,8 @@ def _drive(
     task = cast("asyncio.Task[Any]", asyncio.current_task(loop))
     cancels = task.cancelling()
     wait = _Wait(loop)
-    timer = loop.call_later(timeout, wait.expire)
+    timer = _find_timer(loop)
+    timer.add(wait, timeout)
     try:
         while True:
             is_future = getattr(waiting_for, "_asyncio_future_blocking", False)
@@ -239,7 +295,7 @@ def _drive(
     except StopIteration as returned:
         return returned.value
     finally:
-        timer.cancel()
+        timer.remove(wait)
 
 
 def _cancel(coroutine: Coroutine[Any, Any, Any], waiting_for: Any, loop: asyncio.AbstractEventLoop) -> None:

@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from time import perf_counter
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 from msgspec import structs
@@ -21,7 +21,7 @@ from handrail.core.values import Approval, Decision, ToolCall, ToolResult
 from handrail.errors import ConfigError, ToolError, must_propagate
 from handrail.execute.executor_parts import CallParts
 from handrail.execute.executor_tools import CompiledTool
-from handrail.execute.ledger import LedgerDecision, awaits_plain_futures
+from handrail.execute.ledger import Entry, LedgerDecision, awaits_plain_futures, find_queue_new
 from handrail.execute.recall import CallRecall, is_entry_of
 from handrail.execute.results import describe_duplicate, describe_entry, finish_result, replay
 from handrail.execute.running import EffectCall
@@ -56,6 +56,7 @@ class DurableCalls:
         self._redactor = parts.redactor
         self._overhead_timeout = parts.timeouts.overhead
         self._is_plain = awaits_plain_futures(work)
+        self._queue_new = find_queue_new(parts.ledger)
         self._unserved_after = parts.timeouts.unserved_after
         self._max_queued = parts.limits.max_queued_per_tenant
         self._sending: set[asyncio.Task[None]] = set()
@@ -153,6 +154,8 @@ class DurableCalls:
         budget: TimeBudget,
     ) -> ToolResult | None:
         tool, call = compiled.tool, sent.call
+        if await self._store_new(compiled, sent, context, priority=priority, budget=budget):
+            return None
         ref = (context.session_id, call.id)
         known = await self._reader.decide(sent, ref, tool, context, budget)
         entry, decision, approval = known.entry, None, None
@@ -197,6 +200,40 @@ class DurableCalls:
             return failure_results.queue_full(tool.name, _QUEUE_RETRY)
         await self._send(item, call, context)
         return None
+
+    async def _store_new(
+        self,
+        compiled: CompiledTool,
+        sent: CallArguments,
+        context: ToolContext[Any],
+        *,
+        priority: int,
+        budget: TimeBudget,
+    ) -> bool:
+        """Queue a call that nobody has to be asked about, if nothing is known about it, in one step of the store.
+
+        False if it has to be looked up. What fails here is tried again there: only then is it known what to say.
+        """
+        tool, call = compiled.tool, sent.call
+        if self._queue_new is None:
+            return False
+        decision = self._authorizer.apply_rules(compiled.policy, call, sent.get_arguments, context)
+        if decision is None:
+            return False
+        item = self.build_item(tool, sent, context, call_id=call.id, decision=decision, repeat=0, priority=priority)
+        if item.is_heard:
+            await self._receiver.follow(item)
+        queueing = self._queue_new(
+            item, key=sent.key, full_key=sent.full_key, work=self.work, max_queued=self._max_queued
+        )
+        try:
+            is_queued = await budget.run_step(queueing, is_plain=self._is_plain)
+        except Exception:
+            log.exception("a call of %s could not be stored at once", tool.name)
+            return False
+        if is_queued:
+            await self._send(item, call, context)
+        return is_queued
 
     async def _send(self, item: WorkItem, call: ToolCall, context: ToolContext[Any]) -> None:
         if self._events.has_listeners:
@@ -336,10 +373,10 @@ class DurableCalls:
     async def _wait(
         self, session_id: str, call_id: str, ends: float, wait_for_end: WaitForEnd
     ) -> tuple[str, ToolResult]:
-        item, has_ended = None, False
+        item, ended = None, None
         while True:
             try:
-                result = await self._find_committed((session_id, call_id)) if has_ended else None
+                result = await self._find_committed((session_id, call_id), ended) if ended else None
                 if result is None:
                     item = await self._get_item(session_id, call_id)
                     if item is not None and item.is_heard and self._receiver.can_hear(session_id):
@@ -354,7 +391,7 @@ class DurableCalls:
             if result is not None or (left := ends - time.monotonic()) <= 0:
                 break
             if is_readable:
-                has_ended = bool(await wait_for_end(left))
+                ended = await wait_for_end(left)
             else:
                 await asyncio.sleep(min(_RETRY_DELAY, left))
         name = "" if item is None else item.tool
@@ -370,9 +407,11 @@ class DurableCalls:
         getting = self.work.get(session_id=session_id, call_id=call_id)
         return await TimeBudget(self._overhead_timeout).run_step(getting, is_plain=self._is_plain)
 
-    async def _find_committed(self, ref: CallRef) -> ToolResult | None:
+    async def _find_committed(self, ref: CallRef, ended: Entry | Literal[True]) -> ToolResult | None:
         """The result that the ledger has of a call, without a look at its row; one that failed may be tried again."""
-        entry = await self._reader.get(ref, TimeBudget(self._overhead_timeout))
+        entry = ended
+        if not isinstance(entry, Entry):
+            entry = await self._reader.get(ref, TimeBudget(self._overhead_timeout))
         return describe_entry(entry) if entry is not None and entry.state == "committed" else None
 
     async def _find_result(self, item: WorkItem | None, session_id: str, call_id: str) -> ToolResult | None:

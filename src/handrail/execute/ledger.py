@@ -4,7 +4,7 @@ import math
 import os
 import time
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Protocol
 
@@ -281,6 +281,15 @@ def can_claim_new(ledger: Ledger) -> bool:
     `can_claim_new` is True for those of Handrail. Without it every call is looked up first.
     """
     return getattr(ledger, "can_claim_new", False)
+
+
+def find_queue_new(ledger: Ledger) -> "Callable[..., Awaitable[bool]] | None":
+    """What queues a durable call that was not looked up, if a ledger can do that; `SqlLedger` can.
+
+    `queue_new(item, key=…, full_key=…, work=…, max_queued=…)` does what `put` of the store of calls does, if `recall`
+    would find nothing. False if it may find something, or if the call cannot be queued: it is then looked up.
+    """
+    return getattr(ledger, "queue_new", None)
 
 
 # The state table.

@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any, ClassVar, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Protocol
 
 from msgspec import Struct, structs
 
@@ -15,6 +15,9 @@ from handrail.execute.delivery import Delivery, MemoryDelivery
 from handrail.execute.recorded_result import RecordedResult
 from handrail.execute.scheduler import CallRef
 from handrail.execute.worker_notices import CallNotice, NoticeBoard, OnNotice
+
+if TYPE_CHECKING:
+    from handrail.execute.ledger import Entry
 
 WorkState = Literal["queued", "running", "parked", "waiting", "done"]
 """`queued`: a worker may take it. `running`: one has it. `parked`: somebody has to approve it first. `waiting`: it was
@@ -116,7 +119,7 @@ class ObservedLease(Struct, frozen=True):
     lease_until: float
 
 
-WaitForEnd = Callable[[float], Awaitable[bool | None]]
+WaitForEnd = Callable[[float], "Awaitable[Entry | bool | None]"]
 
 
 class Work(Protocol):
@@ -201,7 +204,8 @@ class Work(Protocol):
 
     def watch_end(self, *, session_id: str, call_id: str) -> AbstractAsyncContextManager[WaitForEnd]:
         """Watch a call inside an `async with` block, whose value waits until the call may have ended, or until the
-        given seconds are over; it may come back sooner. It returns True if somebody said that the call has ended."""
+        given seconds are over; it may come back sooner. It returns True if somebody said that the call has ended, and
+        its entry if it was settled in this process: that need not be read."""
         ...
 
 

@@ -1,15 +1,20 @@
 """Pinned definitions: what somebody has accepted of a server's tools, in a file that is kept under version control."""
 
-import difflib
 import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, Literal, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 from msgspec import Struct
 
+from handrail.core.lazy_loading import LazyModule
 from handrail.errors import ConfigError
+
+if TYPE_CHECKING:
+    import difflib
+else:
+    difflib = LazyModule("difflib")
 
 _VERSION: Final = 1
 

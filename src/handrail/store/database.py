@@ -127,7 +127,9 @@ class Database:
             await self.open()
         with DriverErrors(self.url, action="write to"):
             if self._sqlite is not None:
-                return await self._sqlite.write(lambda transaction: transaction.execute(statement, values))
+                return await self._sqlite.write(
+                    lambda transaction: transaction.execute(statement, values), is_statement=True
+                )
             return await self._run_alone(lambda connection: connection.execute(statement, values).rowcount)
 
     async def _run_alone(self, run: Callable[[Connection], T]) -> T:

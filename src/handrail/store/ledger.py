@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Final
 
 import msgspec
+from msgspec import structs
 from sqlalchemy import Executable, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import IntegrityError
@@ -142,6 +143,14 @@ class SqlLedger:
             await work.hold(item, lease=entry.lease_until - entry.claimed_at)
         return is_claimed
 
+    async def queue_new(
+        self, item: WorkItem, *, key: str, full_key: str, work: Work, max_queued: int | None = None
+    ) -> bool:
+        """Queue a durable call that was not looked up, in one statement."""
+        if not isinstance(work, SqlWork) or not work.is_in(self._database):
+            return False
+        return await work.put_new(item, key=key, full_key=full_key, max_queued=max_queued)
+
     async def _run_steps(self, steps: Steps) -> bool:
         """Run statements in one transaction; False if one of them changes nothing, and then nothing is changed."""
         try:
@@ -206,7 +215,7 @@ class SqlLedger:
         if self._database.is_sqlite:
             values["to_settled_at"] = entry.settled_at
         if work is not None and entry.state != "unknown":
-            is_settled = await self._settle_with_row(values, work)
+            is_settled = await self._settle_with_row(entry, values, work)
         else:
             is_settled = await self._run_steps([(self._statements.settle, values)])
         if is_settled:
@@ -219,26 +228,30 @@ class SqlLedger:
         if known.owner != entry.owner:
             raise CallTakenOverError(entry.tool)
 
-    async def _settle_with_row(self, values: Mapping[str, Any], work: Work) -> bool:
-        of_call = {"session_id": values["of_session"], "call_id": values["of_call"]}
+    async def _settle_with_row(self, entry: Entry, values: Mapping[str, Any], work: Work) -> bool:
+        of_call = {"session_id": entry.session_id, "call_id": entry.call_id}
         if not isinstance(work, SqlWork) or not work.is_in(self._database):
             is_settled = await self._run_steps([(self._statements.settle, values)])
             if is_settled:
                 await work.end(**of_call)
             return is_settled
-        if not self._database.is_sqlite:
-            is_settled = await self._database.write(self._statements.build_durable_settle(), values) == 1
-        else:
 
-            def settle(transaction: Transaction) -> bool:
-                is_settled = transaction.execute(self._statements.settle, values) == 1
-                if is_settled:
-                    work.end_within(transaction, **of_call)
-                return is_settled
+        def settle(transaction: Transaction) -> list[tuple[Any, ...]]:
+            settled = transaction.fetch(self._statements.settle_durable, values)
+            if settled:
+                work.end_within(transaction, **of_call)
+            return settled
 
-            is_settled = await self._database.run(settle)
-        work.signals.wake_waiters((of_call["session_id"], of_call["call_id"]))
-        return is_settled
+        with work.signals.settling((entry.session_id, entry.call_id)) as settling:
+            if self._database.is_sqlite:
+                settled = await self._database.run(settle)
+            else:
+                settled = await self._database.fetch(self._statements.settle_durable, values)
+            for settled_at, erased_at in settled:
+                if settling.is_awaited and erased_at is None:  # As `recall` would read it.
+                    recorded = read_record(values["to_recorded"], state=entry.state, tool=entry.tool)
+                    settling.entry = structs.replace(entry, settled_at=settled_at, recorded=recorded)
+        return bool(settled)
 
     async def take_over(
         self,

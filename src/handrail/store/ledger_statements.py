@@ -60,6 +60,7 @@ class LedgerStatements:
         )
         self.recall = self._build_recall()
         self.settle = self._build_settle()
+        self.settle_durable = self._build_settle_durable()
         self.take_over = self._build_take_over()
         self.renew = self._build_renew()
         self.resolve = self._build_resolve()
@@ -124,10 +125,6 @@ class LedgerStatements:
         held: Steps = [] if stored is None else [(_build_hold(), stored)]
         return [*steps, *self.build_plain_claim(values, rows, is_new=is_new), *held]
 
-    def build_durable_settle(self) -> Executable:
-        """Build one statement for Postgres that settles an entry, and ends the row of its durable call."""
-        return _build_durable_settle(self.settle, self._clock)
-
     def build_plain_claim(
         self, values: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], *, is_new: bool = False
     ) -> Steps:
@@ -161,6 +158,17 @@ class LedgerStatements:
 
     def _build_settle(self) -> Update:
         return _OF_OWNER.where(table.c.state != literal_column("'committed'")).values(self._build_settled())
+
+    def _build_settle_durable(self) -> Executable:
+        """Settle the entry of a durable call, and return what the database has a say in; one statement for Postgres,
+        which ends the row of the call, too."""
+        decided = (table.c.settled_at, table.c.erased_at)
+        if self._is_sqlite:
+            return self._build_settle().returning(*decided)
+        settled = self._build_settle().returning(table.c.session_id, table.c.call_id, *decided).cte("settled")
+        is_settled = (work.c.session_id == settled.c.session_id) & (work.c.call_id == settled.c.call_id)
+        ended = update(work).where(is_settled).values(**build_closed(self._clock))
+        return ended.returning(settled.c.settled_at, settled.c.erased_at)
 
     def _build_resolve(self) -> Update:
         return _OF_OWNER.where(UNSETTLED, self._is_in_doubt()).values(self._build_settled())
@@ -235,7 +243,7 @@ def _is_next_claim() -> ColumnElement[bool]:
     return and_(*checks)
 
 
-def _is_unknown() -> ColumnElement[bool]:
+def build_unknown() -> ColumnElement[bool]:
     """Whether no entry has one of the keys, as `recall` looks for them; that none has the id is a constraint."""
     known = table.alias("known")
     is_key = known.c.key == _new("key")
@@ -247,20 +255,13 @@ def _is_unknown() -> ColumnElement[bool]:
 @cache
 def _build_insert(*, is_sqlite: bool, is_new: bool = False) -> Any:
     new = (sqlite if is_sqlite else postgresql).insert(table)
-    selected = _select_new(is_sqlite=is_sqlite).where(_is_unknown() if is_new else _is_next_claim())
+    selected = _select_new(is_sqlite=is_sqlite).where(build_unknown() if is_new else _is_next_claim())
     return new.from_select(list(table.columns), selected).on_conflict_do_nothing()
 
 
 @cache
 def _build_hold() -> Executable:
     return WorkStatements(is_sqlite=True).build_hold()
-
-
-@cache
-def _build_durable_settle(settle: Update, clock: ColumnElement[float]) -> Executable:
-    settled = settle.returning(table.c.session_id, table.c.call_id).cte("settled")
-    is_settled = (work.c.session_id == settled.c.session_id) & (work.c.call_id == settled.c.call_id)
-    return update(work).where(is_settled).values(**build_closed(clock))
 
 
 @cache

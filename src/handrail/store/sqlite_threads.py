@@ -68,10 +68,12 @@ def _wrap(error: sqlite3.Error, sql: str) -> BaseException:
 class _Job:
     """A step that somebody waits for, and what became of it."""
 
-    __slots__ = ("_taken", "ends", "error", "future", "result", "step")
+    __slots__ = ("_taken", "ends", "error", "future", "is_statement", "result", "step")
 
-    def __init__(self, step: StoreStep[Any], future: asyncio.Future[Any], ends: float) -> None:
+    def __init__(self, step: StoreStep[Any], future: asyncio.Future[Any], ends: float, *, is_statement: bool) -> None:
         self.step = step
+        self.is_statement = is_statement
+        """Whether it is one statement, which SQLite itself commits, or undoes if it fails."""
         self.future = future
         self.ends = ends
         """When it is too late to begin it, by the clock of the event loop."""
@@ -110,10 +112,11 @@ class SqliteThread:
         """How many steps are not done."""
         return len(self._waiting)
 
-    async def run(self, step: StoreStep[T]) -> T:
-        """Run a step in the thread. Who stops waiting before it has begun takes it back."""
+    async def run(self, step: StoreStep[T], *, is_statement: bool = False) -> T:
+        """Run a step in the thread, which may be a single statement. Who stops waiting before it has begun takes it
+        back."""
         loop = asyncio.get_running_loop()
-        job = _Job(step, loop.create_future(), loop.time() + self._timeout)
+        job = _Job(step, loop.create_future(), loop.time() + self._timeout, is_statement=is_statement)
         self._waiting[job] = None
         if self._timer is None:
             self._timer = loop.call_at(job.ends, self._expire, loop)
@@ -231,7 +234,11 @@ class SqliteWriter(SqliteThread):
 
     def _run_group(self, connection: sqlite3.Connection, group: Sequence[_Job]) -> None:
         transaction = SqliteTransaction(connection, self._plans)
-        if len(group) > 1 and _run_together(connection, transaction, group):
+        if len(group) > 1:
+            if _run_together(connection, transaction, group):
+                return
+        elif group[0].is_statement:  # A transaction of its own is begun and committed with it.
+            _run_statement(transaction, group[0])
             return
         for position, job in enumerate(group):
             try:
@@ -252,21 +259,39 @@ def _run_together(connection: sqlite3.Connection, transaction: SqliteTransaction
     _command(connection, _BEGIN)
     try:
         for job in group:
-            _command(connection, "SAVEPOINT step")
-            try:
-                job.result, job.error = job.step(transaction), None
-            except Exception as error:  # noqa: BLE001
-                if not connection.in_transaction:  # A full disk undoes everything.
-                    return False
-                job.error = error
-                _command(connection, "ROLLBACK TO step")
-            _command(connection, "RELEASE step")
+            if job.is_statement:
+                _run_statement(transaction, job)
+            else:
+                _run_in_savepoint(connection, transaction, job)
+            if not connection.in_transaction:  # A full disk undoes everything.
+                return False
         _command(connection, "COMMIT")
     except DBAPIError:
         return False
     finally:
         _undo(connection)
     return True
+
+
+def _run_statement(transaction: SqliteTransaction, job: _Job) -> None:
+    """Run a step that is one statement: if it fails, nothing of it is left."""
+    try:
+        job.result, job.error = job.step(transaction), None
+    except Exception as error:  # noqa: BLE001
+        job.error = error
+
+
+def _run_in_savepoint(connection: sqlite3.Connection, transaction: SqliteTransaction, job: _Job) -> None:
+    """Run a step inside a transaction, and undo it alone if it fails."""
+    _command(connection, "SAVEPOINT step")
+    try:
+        job.result, job.error = job.step(transaction), None
+    except Exception as error:  # noqa: BLE001
+        if not connection.in_transaction:
+            return
+        job.error = error
+        _command(connection, "ROLLBACK TO step")
+    _command(connection, "RELEASE step")
 
 
 def _run_alone(connection: sqlite3.Connection, transaction: SqliteTransaction, job: _Job) -> None:
@@ -344,9 +369,9 @@ class SqliteConnections:
         self._readers: list[SqliteReader] = []
         self._writer = SqliteWriter(self.files, self._plans, timeout=timeout, name="handrail:sqlite-writer")
 
-    async def write(self, step: StoreStep[T]) -> T:
-        """Run a step in a transaction that is committed when this returns."""
-        return await self._writer.run(step)
+    async def write(self, step: StoreStep[T], *, is_statement: bool = False) -> T:
+        """Run a step in a transaction that is committed when this returns; `is_statement` if it is a single one."""
+        return await self._writer.run(step, is_statement=is_statement)
 
     async def read(self, step: StoreStep[T]) -> T:
         """Run a step that reads."""

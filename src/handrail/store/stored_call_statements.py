@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from sqlalchemy import (
     CTE,
+    ColumnElement,
     Executable,
     TextClause,
     Update,
@@ -48,7 +49,7 @@ class WorkStatements:
         self._clock: Any = _seconds("now") if is_sqlite else literal_column(self._clock_text, type_=_DOUBLE)
         self._insert = (sqlite if is_sqlite else postgresql).insert
         self.get = self._select().where(*_OF_CALL)
-        self.put = self._build_put()
+        self.put = self.build_put()
         self.park = self._build_park()
         self.wake = self._queue(table.c.approval == bindparam("of_approval"), table.c.state == _as("parked"))
         self.wake_due = self._queue(table.c.state.in_((_as("parked"), _as("waiting"))), table.c.due_at <= self._clock)
@@ -139,7 +140,8 @@ class WorkStatements:
             index_elements=[table.c.session_id, table.c.call_id], set_=changes, where=condition
         )
 
-    def _build_put(self) -> Executable:
+    def build_put(self, *conditions: Any) -> Executable:
+        """Queue a call, if its tenant has room for it, and under further conditions."""
         # At most as many rows are counted as are allowed.
         queued = (
             select(_ONE)
@@ -151,7 +153,13 @@ class WorkStatements:
             > select(func.count()).select_from(queued.subquery("queued")).scalar_subquery()
         )
         selected = self._select_new(state=_as("queued"), queued_at=self._clock, due_at=self._clock)
-        return self._upsert(selected.where(has_room), table.c.state.not_in((_as("running"), _as("waiting"))))
+        can_replace = table.c.state.not_in((_as("running"), _as("waiting")))
+        return self._upsert(selected.where(has_room, *conditions), can_replace)
+
+    def build_put_new(self, is_unknown: ColumnElement[bool]) -> Executable:
+        """Queue a call that was not looked up, if the ledger knows neither its id nor its effect."""
+        of_call = (ledger.c.session_id == bindparam("work_session_id"), ledger.c.call_id == bindparam("work_call_id"))
+        return self.build_put(~exists(select(_ONE).select_from(ledger).where(*of_call)), is_unknown)
 
     def _build_park(self) -> Executable:
         asked = select(approvals.c.state, approvals.c.by).where(approvals.c.token == bindparam("of_token"))

@@ -3,8 +3,8 @@
 import asyncio
 import hashlib
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any, ClassVar, Final, Literal
 
 import msgspec
@@ -18,12 +18,14 @@ from handrail.core.text import compact_json
 from handrail.core.values import Decision, ToolCall
 from handrail.errors import ConfigError, StoreError
 from handrail.execute.delivery import Delivery, Handle
+from handrail.execute.ledger import Entry
 from handrail.execute.recorded_result import RecordedResult
 from handrail.execute.scheduler import CallRef
 from handrail.execute.stored_calls import ObservedLease, WaitForEnd, WorkItem, WorkState, send_item
 from handrail.execute.worker_notices import CallNotice, NoticeBoard, OnNotice
 from handrail.store.database import Database, build_engine
 from handrail.store.encryption import Cipher
+from handrail.store.ledger_statements import build_unknown
 from handrail.store.records import decode_record, encode_record
 from handrail.store.stored_call_statements import COLUMNS, WorkStatements
 from handrail.store.transactions import Transaction
@@ -55,6 +57,7 @@ class SqlWork:
         self._cipher = cipher
         self._run_lasting = run_lasting
         self._statements = WorkStatements(is_sqlite=database.is_sqlite)
+        self._put_new = self._statements.build_put_new(build_unknown())
         self._taken: dict[CallRef, WorkItem] = {}
         """Rows that were taken in this process, until a worker asks for them."""
         self.signals = WorkSignals(database, cipher)
@@ -95,26 +98,34 @@ class SqlWork:
 
     async def put(self, item: WorkItem, *, max_queued: int | None = None) -> bool:
         """Queue a call; False if its tenant has too many."""
-        values = self._bind(**self.to_values(item), max_queued=_NO_LIMIT if max_queued is None else max_queued)
-        if await self._put(item, values):
-            self.signals.wake_workers()
+        if await self._put(self._statements.put, item, max_queued):
             return True
         known = await self.get(session_id=item.session_id, call_id=item.call_id)
         return known is not None and known.state in ("queued", "running", "waiting")
 
-    async def _put(self, item: WorkItem, values: Mapping[str, Any]) -> bool:
+    async def put_new(self, item: WorkItem, *, key: str, full_key: str, max_queued: int | None = None) -> bool:
+        """Queue a call that was not looked up; False if the ledger, in the same database, may know it or its effect."""
+        return await self._put(self._put_new, item, max_queued, new_key=key, new_full_key=full_key)
+
+    async def _put(self, statement: Executable, item: WorkItem, max_queued: int | None, **keys: str) -> bool:
         """Write a row, and hand it to a delivery that is in the same database in the same transaction."""
+        max_queued = _NO_LIMIT if max_queued is None else max_queued
+        values = self._bind(**self.to_values(item), max_queued=max_queued, **keys)
         send_within = getattr(self.delivery, "send_within", None)
-        if send_within is None:
-            return await self._database.write(self._statements.put, values) == 1
 
         def put(transaction: Transaction) -> bool:
-            is_written = transaction.execute(self._statements.put, values) == 1
-            if is_written:
+            is_written = transaction.execute(statement, values) == 1
+            if is_written and send_within is not None:
                 send_within(transaction, item.id, tenant=item.tenant_id, priority=item.priority)
             return is_written
 
-        return await self._database.run(put)
+        if send_within is None:
+            is_written = await self._database.write(statement, values) == 1
+        else:
+            is_written = await self._database.run(put)
+        if is_written:
+            self.signals.wake_workers()
+        return is_written
 
     async def get(self, *, session_id: str, call_id: str) -> WorkItem | None:
         """Find a call."""
@@ -411,6 +422,29 @@ class SqlDelivery:
             return []
 
 
+class _EndWatch:
+    """Somebody in this process who waits for the end of a call."""
+
+    __slots__ = ("event", "settled")
+
+    def __init__(self) -> None:
+        self.event = asyncio.Event()
+        self.settled: Entry | None = None
+        """The entry of the call, if it was settled here: it need not be read."""
+
+
+class _Settling:
+    """A call that is being settled here."""
+
+    __slots__ = ("entry", "is_awaited")
+
+    def __init__(self) -> None:
+        self.entry: Entry | None = None
+        """As it was committed."""
+        self.is_awaited = False
+        """Whether somebody here waits for it."""
+
+
 class WorkSignals:
     """Wakes workers when calls are queued, and callers when they have ended: in this process, and through Postgres."""
 
@@ -421,7 +455,9 @@ class WorkSignals:
         self.is_polled = database.is_sqlite
         """Whether other processes are noticed only by looking."""
         self._workers: set[asyncio.Event] = set()
-        self._waiters: dict[str, set[asyncio.Event]] = {}
+        self._waiters: dict[str, set[_EndWatch]] = {}
+        self._settling: set[str] = set()
+        """Calls that this process settles now, if somebody here waits for them."""
         self._listening: asyncio.Task[None] | None = None
 
     def wake_workers(self) -> None:
@@ -433,9 +469,26 @@ class WorkSignals:
         """A call has ended."""
         self._wake_digest(_digest(ref))
 
-    def _wake_digest(self, digest: str) -> None:
-        for event in self._waiters.get(digest, ()):
-            event.set()
+    def _wake_digest(self, digest: str, settled: Entry | None = None) -> None:
+        for watch in self._waiters.get(digest, ()):
+            watch.settled = settled or watch.settled  # Postgres says the same once more.
+            watch.event.set()
+
+    @contextmanager
+    def settling(self, ref: CallRef) -> "Generator[_Settling]":
+        """Settle a call inside the block, after which callers here are woken, with its entry if it is given.
+
+        What Postgres says of it meanwhile wakes nobody here: they would read what they are about to get.
+        """
+        digest, settling = _digest(ref), _Settling()
+        settling.is_awaited = digest in self._waiters
+        if settling.is_awaited:
+            self._settling.add(digest)
+        try:
+            yield settling
+        finally:
+            self._settling.discard(digest)
+            self._wake_digest(digest, settling.entry)
 
     @asynccontextmanager
     async def watch_queue(
@@ -467,22 +520,23 @@ class WorkSignals:
     async def watch_end(self, ref: CallRef) -> AsyncGenerator[WaitForEnd]:
         """Wait for the end of a call inside the block."""
         await self._start_listening()
-        event, digest = asyncio.Event(), _digest(ref)
-        self._waiters.setdefault(digest, set()).add(event)
+        watch, digest = _EndWatch(), _digest(ref)
+        self._waiters.setdefault(digest, set()).add(watch)
         interval = 0.02 if self.is_polled else 0.5
 
-        async def wait(timeout: float) -> bool:
+        async def wait(timeout: float) -> Entry | bool:
             try:
-                await asyncio.wait_for(event.wait(), min(timeout, interval))
+                await asyncio.wait_for(watch.event.wait(), min(timeout, interval))
             except TimeoutError:
                 return False
-            event.clear()
-            return True
+            watch.event.clear()
+            settled, watch.settled = watch.settled, None
+            return settled or True
 
         try:
             yield wait
         finally:
-            self._waiters[digest].discard(event)
+            self._waiters[digest].discard(watch)
             if not self._waiters[digest]:
                 del self._waiters[digest]
 
@@ -552,10 +606,10 @@ class WorkSignals:
             await asyncio.sleep(_AWAY_DELAY)
 
     def _on_notification(self, connection: object, pid: int, channel: str, payload: str) -> None:
-        if payload:
-            self._wake_digest(payload)
-        else:
+        if not payload:
             self.wake_workers()
+        elif payload not in self._settling:
+            self._wake_digest(payload)
 
     async def aclose(self) -> None:
         """Stop listening."""

@@ -5,7 +5,7 @@ import re
 import string
 from collections.abc import Mapping
 from functools import cache
-from importlib.resources import files
+from pkgutil import get_data
 from typing import Any, Final
 
 from handrail.errors import ConfigError
@@ -48,8 +48,9 @@ class Texts:
 
 @cache
 def _load(language: str) -> Mapping[str, str] | None:
-    file = files("handrail.tenants").joinpath("locales", f"{language}.json")
-    return json.loads(file.read_text("utf-8")) if file.is_file() else None
+    if language not in _LANGUAGES:
+        return None
+    return json.loads(get_data(__name__, f"locales/{language}.json") or b"")
 
 
 def _find_locale(locale: str) -> tuple[str, Mapping[str, str]]:
