@@ -5,6 +5,7 @@ import asyncio
 import json
 import os
 import re
+import socket
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -320,3 +321,17 @@ async def test_a_service_that_is_stopped_lets_calls_finish_and_settles_the_other
         if process.returncode is None:
             process.kill()
             await process.wait()
+
+
+@pytest.mark.parametrize(("host", "option"), [("192.0.2.1", "--host"), ("127.0.0.1", "--port")])
+def test_an_address_that_cannot_be_used_is_named_with_the_option_to_change(
+    host: str, option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "gateway.yaml"
+    file.write_text(f"store: sqlite:///{tmp_path / 'other.db'}\nsources: {{}}\n")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        assert main(["serve", str(file), "--host", host, "--port", port]) == 1
+    told = capsys.readouterr().err
+    assert told.startswith(f"handrail: cannot listen at {host}:{port}: ")
+    assert told.endswith(f". Choose another {option}.\n")

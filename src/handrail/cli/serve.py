@@ -8,6 +8,7 @@ import socket
 import sys
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager
+from errno import EADDRNOTAVAIL
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
@@ -111,7 +112,9 @@ def _bind(host: str, port: int) -> socket.socket:
         listener.bind((host, port))
         listener.listen(1_024)  # From now on a client waits for the answer, and is not refused.
     except OSError as error:
-        raise ConfigError(f"cannot listen at {host}:{port}: {error.strerror}. Choose another --port.") from error
+        listener.close()
+        option = "--host" if isinstance(error, socket.gaierror) or error.errno == EADDRNOTAVAIL else "--port"
+        raise ConfigError(f"cannot listen at {host}:{port}: {error.strerror}. Choose another {option}.") from error
     return listener
 
 
