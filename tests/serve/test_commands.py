@@ -106,6 +106,20 @@ def test_a_denial_on_the_command_line_is_told_to_the_call(url: str, capsys: pyte
     assert "must be a JSON object" in capsys.readouterr().err
 
 
+def test_the_audit_says_who_decided_and_why(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["approvals", "list", "--json"])
+    token = json.loads(capsys.readouterr().out)["token"]
+    main(["approvals", "deny", token, "--who", "bob", "--reason", "too\nmuch"])
+    capsys.readouterr()
+
+    assert main(["audit", "--kind", "approval_decided"]) == 0
+    [line] = capsys.readouterr().out.splitlines()
+    assert "  approval_decided  pay  denied by bob: too\\nmuch  customer ann" in line
+    assert line.endswith(f"  session s-1  approval {token}")
+    assert main(["audit", "--kind", "approval_requested"]) == 0
+    assert "  pay  the operator is asked  customer ann" in capsys.readouterr().out
+
+
 def test_the_audit_is_filtered_and_printed_as_json(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["audit", "--customer", "ann\u202e", "--tool", "pay", "--since", "7d", "--json"]) == 0
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
