@@ -104,6 +104,14 @@ def test_without_the_extra_sql_a_command_says_how_to_install_it(command: list[st
     assert ended.stderr == "handrail: `sqlalchemy` is not installed. Install it with: pip install 'handrail[sql]'\n"
 
 
+def test_the_file_of_a_gateway_is_not_run_as_an_agent(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file = tmp_path / "gateway.yaml"
+    file.write_text("sources: {}\n")
+    for command in (["chat", str(file)], ["tools", "list", "--agent", str(file)]):
+        assert main(command) == 1
+        assert capsys.readouterr().err == f"handrail: {file} is not a Python file; expected one that defines TOOLS.\n"
+
+
 def test_the_version_is_the_one_that_is_installed(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="0"):
         main(["--version"])

@@ -250,6 +250,8 @@ class Policy:
     def __init__(self, rules: Iterable[Rule] = (), *, default: Decision | None = None, asks: By = "customer") -> None:
         if asks not in ("customer", "operator"):
             raise ConfigError(f"asks must be 'customer' or 'operator', got {asks!r}.")
+        if not isinstance(default, Decision | None):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigError(f"default must be a Decision, such as Decision(action='deny'), got {default!r}.")
         self.rules = tuple(rules)
         self.default = default
         self.asks: By = asks
