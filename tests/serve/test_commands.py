@@ -268,6 +268,21 @@ async def test_serve_lets_people_talk_to_an_agent(named: str, tmp_path: Path) ->
             assert (answer.status_code, answer.json()["text"]) == (200, "You have 5.")
 
 
+async def test_what_the_example_asks_the_customer_an_operator_is_asked_for_the_same_reason(tmp_path: Path) -> None:
+    store_url = f"sqlite:///{tmp_path}/bank.db"
+    options = argparse.Namespace(file=None, store=store_url, provider=None, model=None, worker=False)
+    async with _open_agent(options) as (app, store), app.router.lifespan_context(app):
+        _, secret = await store.keys.create(role="caller", who="bot")
+        http = httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app), base_url="http://service/v1")
+        headers = {"Authorization": f"Bearer {secret}"}
+        for amount, code in ((120, "approval_required"), (20_000, "permission_denied")):
+            body = {"tool": "transfer", "arguments": {"to": "Sophie", "amount": amount}, "session_id": "s"}
+            answer = await http.post("/calls", json=body, headers=headers)
+            assert answer.json()["error"]["code"] == code
+        [question] = await store.approvals.pending()
+    assert (question.by, question.question) == ("operator", "money leaves the account")
+
+
 async def test_serve_wants_an_agent_that_is_one(tmp_path: Path) -> None:
     (tmp_path / "other.py").write_text("AGENT = 3")
     options = argparse.Namespace(file=f"{tmp_path}/other.py:AGENT", store=None, provider=None, model=None, worker=False)
