@@ -131,6 +131,13 @@ def test_what_is_no_guarantee_cannot_be_accepted(name: str, meant: str | None, t
     assert meant is None or ended.stderr.endswith(f"; did you mean {meant}?\n")
 
 
+def test_a_report_that_could_not_be_written_is_refused_before_anything_is_tried(tmp_path: Path) -> None:
+    ended = run_verify(tmp_path, "shop.py:in_memory", "--junit", "nowhere/report.xml")
+
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert ended.stderr == "handrail: the directory of --junit must exist: nowhere\n"
+
+
 @pytest.mark.slow
 def test_a_policy_that_only_observes_lets_changed_arguments_run_and_the_report_says_so(tmp_path: Path) -> None:
     ended = run_verify(tmp_path, "shop.py:observing", "--tool", "send_mail", "--accept", "key:send_mail")

@@ -46,6 +46,8 @@ def run(options: argparse.Namespace) -> int:
     """Run the command and return its exit code: 1 if a guarantee does not hold."""
     if not hasattr(os, "fork"):
         raise ConfigError("this command kills processes that it forks, and this system cannot fork.")
+    if options.junit is not None and not options.junit.parent.is_dir():
+        raise ConfigError(f"the directory of --junit must exist: {options.junit.parent}")
     executor = load_object(options.executor)
     if not isinstance(executor, Executor):
         raise ConfigError(f"{options.executor} must be an Executor, got {type(executor).__name__}.")
