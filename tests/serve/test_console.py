@@ -119,6 +119,7 @@ async def test_a_viewer_sees_and_changes_nothing(store: SqlStore, executor: Exec
         page = (await vic.get("/decide")).text
         assert "pay" in page
         assert "Approve" not in page
+        assert "An operator decides about this call; your key is that of a viewer." in page
         for answer in ("approve", "deny"):
             assert (await vic.answer(token, answer)).status_code == 403
         data = {"form_token": await vic.read_token(), "session_id": "s-1", "call_id": "c-1", "happened": "yes"}
