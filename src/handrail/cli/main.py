@@ -75,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return code
     except BrokenPipeError:  # Who reads has seen enough: `handrail audit | head`.
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  # else the interpreter complains at its end
-        return 1 if given[0] in _CHECKS else 0
+        return 1 if _CHECKS.intersection(given[:1]) else 0
     except HandrailError as error:
         print(escape_invisible(f"handrail: {error}"), file=sys.stderr)
         return 1
