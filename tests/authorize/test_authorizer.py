@@ -97,6 +97,7 @@ async def test_the_developer_learns_once_what_would_allow_a_tool_and_the_model_d
     assert "act" in caplog.text
     assert all("Rule.allow" in one.decision.reason for one in results)
     assert not any("Rule." in one.for_model() for one in results)
+    assert {one.approval.question for one in results} == {"it may change something and no rule allows it"}
 
 
 # The tool's own check

@@ -340,6 +340,14 @@ def test_a_policy_says_which_tools_it_names() -> None:
     assert [policy.names(name) for name in ("pay", "look", "other", "*")] == [True, True, False, True]
 
 
+def test_a_default_is_a_decision_also_where_a_file_would_say_a_word() -> None:
+    wrong: Any = "deny"
+    with pytest.raises(
+        ConfigError, match=r"default must be a Decision, such as Decision\(action='deny'\), got 'deny'\."
+    ):
+        Policy(default=wrong)
+
+
 def test_somebody_else_than_the_customer_or_an_operator_cannot_be_asked() -> None:
     with pytest.raises(ConfigError, match="asks must be 'customer' or 'operator', got 'boss'"):
         Policy(asks="boss")  # pyright: ignore[reportArgumentType]

@@ -11,6 +11,7 @@ import pytest
 from handrail.authorize import Approvals, MemoryApprovals
 from handrail.cli.demo.store import use_file
 from handrail.cli.main import main
+from handrail.cli.processes import run_processes
 from handrail.execute import Ledger, MemoryLedger
 
 ROOT = Path(__file__).parents[2]
@@ -70,3 +71,12 @@ def test_every_method_of_the_demos_store_is_a_transaction(tmp_path: Path) -> Non
 
 def test_the_picture_of_the_demo_in_the_readme_is_what_it_prints() -> None:
     assert OUTPUT in (ROOT / "README.md").read_text("utf-8")
+
+
+def test_a_process_that_is_interrupted_prints_no_traceback(capfd: pytest.CaptureFixture[str]) -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(RuntimeError, match="a process ended with 1"):
+        run_processes(interrupt)
+    assert capfd.readouterr().err == ""

@@ -1,6 +1,7 @@
 """`handrail doubts`, as an operator types it."""
 
 import asyncio
+import re
 from pathlib import Path
 
 import pytest
@@ -29,7 +30,7 @@ def test_a_doubt_is_listed_resolved_once_and_then_known(tmp_path: Path, capsys: 
     assert asyncio.run(run()) == "outcome_unknown"
     assert main(["doubts", "list", "--store", url]) == 0
     listed = capsys.readouterr().out
-    assert "pay  session s-1  call c-1" in listed
+    assert re.search(r"pay  session s-1  call c-1  key \S+  {\"amount\":5}$", listed, re.MULTILINE)
     version = listed.split("version ")[1].strip()
     resolve = ["doubts", "resolve", "--store", url, "--session", "s-1", "--call", "c-1", "--happened", "yes"]
     assert main([*resolve, "--who", "ann", "--reason", "receipt 7", "--expected", version]) == 0

@@ -4,6 +4,7 @@ import asyncio
 import json
 import platform
 import re
+import subprocess
 import sys
 import tomllib
 from importlib.metadata import version
@@ -67,6 +68,50 @@ def test_a_command_that_fails_says_why_and_nothing_else(capsys: pytest.CaptureFi
         assert says in shown.err
 
 
+@pytest.mark.parametrize(
+    ("arguments", "usage", "says"),
+    [
+        (
+            ["audit", "--sesion", "s-1"],
+            "handrail audit ",
+            "unrecognized arguments: --sesion s-1; did you mean '--session'?",
+        ),
+        (["approvals", "list", "--all"], "handrail approvals list ", "unrecognized arguments: --all"),
+        (["--verison"], "handrail ", "unrecognized arguments: --verison; did you mean '--version'?"),
+    ],
+)
+def test_an_unknown_option_is_answered_with_the_usage_of_its_command(
+    arguments: list[str], usage: str, says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(arguments)
+
+    shown = capsys.readouterr().err
+    assert shown.startswith(f"usage: {usage}[-h]")
+    assert shown.strip().endswith(says)
+
+
+@pytest.mark.parametrize(
+    "command", [["why", "s-1", "c-1"], ["audit"], ["doubts", "list"], ["approvals", "list"], ["keys", "list"]]
+)
+def test_without_the_extra_sql_a_command_says_how_to_install_it(command: list[str]) -> None:
+    program = (
+        f"import sys; sys.modules['sqlalchemy'] = None; from handrail.cli.main import main; sys.exit(main({command}))"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
+
+    assert ended.returncode == 1
+    assert ended.stderr == "handrail: `sqlalchemy` is not installed. Install it with: pip install 'handrail[sql]'\n"
+
+
+def test_the_file_of_a_gateway_is_not_run_as_an_agent(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file = tmp_path / "gateway.yaml"
+    file.write_text("sources: {}\n")
+    for command in (["chat", str(file)], ["tools", "list", "--agent", str(file)]):
+        assert main(command) == 1
+        assert capsys.readouterr().err == f"handrail: {file} is not a Python file; expected one that defines TOOLS.\n"
+
+
 def test_the_version_is_the_one_that_is_installed(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="0"):
         main(["--version"])
@@ -85,6 +130,8 @@ def test_the_doctor_knows_what_every_extra_gives(capsys: pytest.CaptureFixture[s
     assert f"handrail {handrail.__version__}, in " in shown
     assert f"Python {platform.python_version()}" in shown
     assert re.search(r"^  sql +installed +ledger", shown, re.MULTILINE)
+    for extra, gives in EXTRAS.items():
+        assert re.search(rf"^  {extra}  +\S.* {re.escape(gives)}$", shown, re.MULTILINE)
     assert re.search(r"^  smollm2-135m +98 MB ", shown, re.MULTILINE)
 
 

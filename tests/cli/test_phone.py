@@ -102,3 +102,13 @@ def test_the_first_page_of_the_documentation_shows_what_the_example_does(capsys:
     lines = [line.strip() for line in shown.group(1).splitlines() if line.strip() not in ("", "…")]
     assert len(lines) > 8
     assert [line for line in lines if line not in printed] == []
+
+
+def test_a_recording_that_cannot_be_read_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["phone", "transcript", str(tmp_path / "none.jsonl")]) == 1
+    assert capsys.readouterr().err == (
+        f"handrail: {tmp_path / 'none.jsonl'}: the recording cannot be read: No such file or directory.\n"
+    )
+    (tmp_path / "sound.wav").write_bytes(b"RIFF\xff\xff")
+    assert main(["phone", "transcript", str(tmp_path / "sound.wav")]) == 1
+    assert "the recording cannot be read: it is not UTF-8." in capsys.readouterr().err

@@ -107,10 +107,35 @@ def test_in_memory_a_second_process_pays_again_and_the_report_says_so(tmp_path: 
     twice = lines.index("  FAILS     a call that is delivered twice takes effect once")
     assert lines[twice + 1].strip() == "it took place 2 times; the results were ok, ok"
     assert "  FAILS     other processes know what was done, and it survives a restart" in lines
+    assert re.search(r"; these fail: store, audit, encryption, delivered_twice:pay, .*two_processes:pay", lines[-1])
     assert not (tmp_path / "ran").exists()
     cases = ElementTree.parse(tmp_path / "report.xml").getroot().findall("testcase")
     failed = {case.attrib["name"] for case in cases if case.find("failure") is not None}
     assert "two processes with one call take effect once" in failed
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("encryptoin", "'encryption'"),
+        ("recovery:pya", "'recovery:pay'"),
+        ("store:pay", None),
+        ("kiled_after", "'killed_after'"),
+    ],
+)
+def test_what_is_no_guarantee_cannot_be_accepted(name: str, meant: str | None, tmp_path: Path) -> None:
+    ended = run_verify(tmp_path, "shop.py:in_memory", "--accept", name)
+
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert ended.stderr.startswith(f"handrail: there is no guarantee '{name}'")
+    assert meant is None or ended.stderr.endswith(f"; did you mean {meant}?\n")
+
+
+def test_a_report_that_could_not_be_written_is_refused_before_anything_is_tried(tmp_path: Path) -> None:
+    ended = run_verify(tmp_path, "shop.py:in_memory", "--junit", "nowhere/report.xml")
+
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert ended.stderr == "handrail: the directory of --junit must exist: nowhere\n"
 
 
 @pytest.mark.slow

@@ -112,7 +112,7 @@ async def test_rules_are_tried_on_recorded_calls_and_a_tool_shows_its_definition
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [360, 1280])
+@pytest.mark.parametrize("width", [360, 820, 1280])
 async def test_each_of_these_pages_fits_its_screen_in_both_schemes(
     width: int, scheme: Literal["light", "dark"], store: SqlStore, tmp_path: Path
 ) -> None:

@@ -5,6 +5,7 @@ import asyncio
 import json
 import os
 import re
+import socket
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -103,6 +104,20 @@ def test_a_denial_on_the_command_line_is_told_to_the_call(url: str, capsys: pyte
     assert "the operator said no: too much" in asyncio.run(send_payment(url))
     assert main(["approvals", "approve", token, "--who", "bob", "--arguments", "[1]"]) == 1
     assert "must be a JSON object" in capsys.readouterr().err
+
+
+def test_the_audit_says_who_decided_and_why(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["approvals", "list", "--json"])
+    token = json.loads(capsys.readouterr().out)["token"]
+    main(["approvals", "deny", token, "--who", "bob", "--reason", "too\nmuch"])
+    capsys.readouterr()
+
+    assert main(["audit", "--kind", "approval_decided"]) == 0
+    [line] = capsys.readouterr().out.splitlines()
+    assert "  approval_decided  pay  denied by bob: too\\nmuch  customer ann" in line
+    assert line.endswith(f"  session s-1  approval {token}")
+    assert main(["audit", "--kind", "approval_requested"]) == 0
+    assert "  pay  the operator is asked  customer ann" in capsys.readouterr().out
 
 
 def test_the_audit_is_filtered_and_printed_as_json(url: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -253,6 +268,21 @@ async def test_serve_lets_people_talk_to_an_agent(named: str, tmp_path: Path) ->
             assert (answer.status_code, answer.json()["text"]) == (200, "You have 5.")
 
 
+async def test_what_the_example_asks_the_customer_an_operator_is_asked_for_the_same_reason(tmp_path: Path) -> None:
+    store_url = f"sqlite:///{tmp_path}/bank.db"
+    options = argparse.Namespace(file=None, store=store_url, provider=None, model=None, worker=False)
+    async with _open_agent(options) as (app, store), app.router.lifespan_context(app):
+        _, secret = await store.keys.create(role="caller", who="bot")
+        http = httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app), base_url="http://service/v1")
+        headers = {"Authorization": f"Bearer {secret}"}
+        for amount, code in ((120, "approval_required"), (20_000, "permission_denied")):
+            body = {"tool": "transfer", "arguments": {"to": "Sophie", "amount": amount}, "session_id": "s"}
+            answer = await http.post("/calls", json=body, headers=headers)
+            assert answer.json()["error"]["code"] == code
+        [question] = await store.approvals.pending()
+    assert (question.by, question.question) == ("operator", "money leaves the account")
+
+
 async def test_serve_wants_an_agent_that_is_one(tmp_path: Path) -> None:
     (tmp_path / "other.py").write_text("AGENT = 3")
     options = argparse.Namespace(file=f"{tmp_path}/other.py:AGENT", store=None, provider=None, model=None, worker=False)
@@ -320,3 +350,17 @@ async def test_a_service_that_is_stopped_lets_calls_finish_and_settles_the_other
         if process.returncode is None:
             process.kill()
             await process.wait()
+
+
+@pytest.mark.parametrize(("host", "option"), [("192.0.2.1", "--host"), ("127.0.0.1", "--port")])
+def test_an_address_that_cannot_be_used_is_named_with_the_option_to_change(
+    host: str, option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "gateway.yaml"
+    file.write_text(f"store: sqlite:///{tmp_path / 'other.db'}\nsources: {{}}\n")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        assert main(["serve", str(file), "--host", host, "--port", port]) == 1
+    told = capsys.readouterr().err
+    assert told.startswith(f"handrail: cannot listen at {host}:{port}: ")
+    assert told.endswith(f". Choose another {option}.\n")

@@ -5,6 +5,7 @@ import json
 import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +119,7 @@ async def test_a_viewer_sees_and_changes_nothing(store: SqlStore, executor: Exec
         page = (await vic.get("/decide")).text
         assert "pay" in page
         assert "Approve" not in page
+        assert "An operator decides about this call; your key is that of a viewer." in page
         for answer in ("approve", "deny"):
             assert (await vic.answer(token, answer)).status_code == 403
         data = {"form_token": await vic.read_token(), "session_id": "s-1", "call_id": "c-1", "happened": "yes"}
@@ -200,6 +202,36 @@ async def test_changed_arguments_are_validated_as_those_of_a_model(store: SqlSto
     call = ToolCall(id="c-1", name="pay", arguments_json='{"amount": 5}')
     result = await executor.run(call, ToolContext(session_id="s-1", customer_id="cus"))
     assert result.output == "Paid 3."
+
+
+async def test_what_an_approver_typed_is_kept_when_it_is_refused(store: SqlStore, executor: Executor) -> None:
+    token = await ask(store, executor)
+    async with open_desk(executor, store) as desk, desk.sign_in() as ann:
+        assert "<details open>" not in (await ann.get(f"/decide/{token}")).text
+        typed = '{"amount":\r\n "</textarea><script>alert(1)"}'
+        refused = (await ann.answer(token, "approve", arguments=typed, reason="half of it")).text
+        kept = refused.split("<details open>", 1)[1].split("<textarea", 1)[1].split(">", 1)[1].split("</textarea>")[0]
+        assert unescape(kept) == typed.replace("\r\n", "\n")
+        assert 'value="half of it"' in refused
+        done = (await ann.answer(token, "approve", arguments='{"amount": 3}', reason="half of it")).text
+        assert "approved by ann" in to_text(done)
+
+
+@pytest.mark.parametrize("customer", ["cus", None])
+async def test_a_question_shows_what_was_decided_before_for_its_customer_and_nothing_that_still_waits(
+    customer: str | None, store: SqlStore, executor: Executor
+) -> None:
+    context = {"customer_id": customer}
+    first = await ask(store, executor, "c-1", amount=1, context=context)
+    second = await ask(store, executor, "c-2", amount=2, context=context)
+    other = await ask(store, executor, "c-3", amount=3, context={"customer_id": "other", "session_id": "s-2"})
+    async with open_desk(executor, store) as desk, desk.sign_in() as ann:
+        assert "Nothing was decided about this tool for this" in await ann.read(f"/decide/{second}")
+        await ann.answer(first, "deny", reason="not ours")
+        await ann.answer(other, "deny", reason="not theirs")
+        page = await ann.read(f"/decide/{second}")
+    assert "ago : denied by ann: not ours" in page
+    assert "not theirs" not in page
 
 
 async def test_arguments_that_are_sent_back_unchanged_are_no_change(store: SqlStore, executor: Executor) -> None:

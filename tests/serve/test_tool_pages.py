@@ -110,6 +110,22 @@ async def test_sessions_are_listed_and_one_is_a_timeline(store: SqlStore) -> Non
         assert (await ann.get("/sessions/timeline")).status_code == 404
 
 
+async def test_a_call_that_waits_or_is_in_doubt_has_not_failed_and_a_timeline_says_who_decided(store: SqlStore) -> None:
+    policy = Policy([Rule.ask("pay", by="operator"), Rule.allow("close_account")])
+    executor = Executor([get_balance, pay, close_account], policy=policy, store=store)
+    await record_calls(executor, store, "acme", "s-1")
+    [question] = await store.approvals.pending()
+    await store.approvals.deny(question.token, by="operator", who="bob", reason="too much")
+    await store.audit.flush(timeout=10)
+    async with open_desk(executor, store) as desk, desk.sign_in("viewer", tenant_id="acme") as ann:
+        assert "3 0 customer-of-acme" in await ann.read("/sessions")
+        timeline = (await ann.get("/sessions/timeline?id=s-1")).text
+    for code in ("approval_required", "outcome_unknown"):
+        assert f'<span class="badge pending">{code}</span>' in timeline
+    for said in ("the operator is asked", "denied by bob: too much"):
+        assert f'<a href="/decide/{question.token}">{said}</a>' in timeline
+
+
 async def test_a_revision_that_does_not_serve_is_said_on_the_page_of_the_tenant_only(
     store: SqlStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -52,9 +52,12 @@ def test_a_store_knows_its_address_however_it_is_written(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("url", "message"),
     [
-        ("executor.db", "must be a database URL"),
+        (
+            "executor.db",
+            "must be a database URL, such as sqlite:///handrail.db or postgresql://user:password@host/name.",
+        ),
         ("", "must be a database URL"),
-        ("mysql://u:hunter2@h/d", "got mysql"),
+        ("mysql://u:hunter2@h/d", "url must start with sqlite:/// or postgresql://, got mysql."),
         ("postgresql+psycopg://u:hunter2@h/d", "got postgresql[+]psycopg"),
         ("sqlite+aiosqlite://", "must name a file"),
         ("sqlite+aiosqlite:///:memory:", "must name a file"),

@@ -11,7 +11,7 @@ from handrail.authorize import hooks as hook_calls
 from handrail.authorize.approvals import Approvals, can_be_used, new_token
 from handrail.authorize.effect_keys import CallDigests
 from handrail.authorize.from_condition import ValueOrigin, list_changed_values
-from handrail.authorize.policy import DEFAULT, By, CompiledPolicy
+from handrail.authorize.policy import ADVICE, DEFAULT, By, CompiledPolicy
 from handrail.core import failure_results
 from handrail.core.blocking_code import CallbackRunner
 from handrail.core.context import ToolContext
@@ -273,7 +273,7 @@ class Authorizer:
             turn=context.turn,
             wakes=context.wakes,
             arguments=values,
-            question=_add_host(decision.reason, tool),
+            question=_add_host(decision.reason.replace(ADVICE, ""), tool),
             repeat=repetition.number if repetition else 0,
             created_at=now,
             expires_at=now + self._approval_timeout,

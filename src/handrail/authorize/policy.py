@@ -214,9 +214,9 @@ DEFAULT: Final = "default"
 """The source of the decision where no rule matches."""
 
 READ_ONLY: Final = Decision(action="allow", rule=DEFAULT, source=DEFAULT, reason="the tool is read-only")
-_WHY_UNDECLARED: Final = (
-    "it may change something and no rule allows it; Rule.allow(…) would, or read_only=True if it is harmless"
-)
+ADVICE: Final = "; Rule.allow(…) would, or read_only=True if it is harmless"
+"""The end of the default's reason, which is for the developer and not for whoever is asked."""
+_WHY_UNDECLARED: Final = f"it may change something and no rule allows it{ADVICE}"
 UNDECLARED: Final[Mapping[By, Decision]] = {
     by: Decision(action="ask", by=by, rule=DEFAULT, source=DEFAULT, reason=_WHY_UNDECLARED)
     for by in ("customer", "operator")
@@ -250,6 +250,8 @@ class Policy:
     def __init__(self, rules: Iterable[Rule] = (), *, default: Decision | None = None, asks: By = "customer") -> None:
         if asks not in ("customer", "operator"):
             raise ConfigError(f"asks must be 'customer' or 'operator', got {asks!r}.")
+        if not isinstance(default, Decision | None):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigError(f"default must be a Decision, such as Decision(action='deny'), got {default!r}.")
         self.rules = tuple(rules)
         self.default = default
         self.asks: By = asks

@@ -15,6 +15,8 @@ from handrail.registry.registry import ToolRegistry
 from handrail.sources.source import Source
 
 _EXAMPLE: Final = "bank_agent.py"
+_NOT_PYTHON: Final = frozenset({".json", ".yaml", ".yml"})
+"""A gateway's file, a policy or a tenant, which other commands take."""
 
 
 class AgentFile(Struct, frozen=True, kw_only=True):
@@ -58,6 +60,8 @@ def load_agent_file(path: str | Path | None = None) -> AgentFile:
     file = Path(path) if path is not None else find_example(_EXAMPLE)
     if not file.is_file():
         raise ConfigError(f"{file} is not a file; expected a Python file that defines TOOLS.")
+    if file.suffix in _NOT_PYTHON:
+        raise ConfigError(f"{file} is not a Python file; expected one that defines TOOLS.")
     names = run_file(file)
     agent = names.get("AGENT")
     if agent is None and not names.keys() & {"TOOLS", "SOURCES"}:

@@ -39,6 +39,8 @@ def run(options: argparse.Namespace) -> int:
 async def _print(options: argparse.Namespace) -> int:
     since = None if options.since is None else time.time() - parse_duration(options.since)
     async with open_chosen_store(options.store) as store:
+        from handrail.serve.call_report import describe_decision  # noqa: PLC0415  # needs the extra `sql`
+
         rows = await store.audit.query(
             customer_id=options.customer,
             tenant_id=options.tenant,
@@ -59,7 +61,10 @@ async def _print(options: argparse.Namespace) -> int:
         whose = "".join(
             f"  {name} {value}" for name, value in (("customer", row.customer_id), ("tenant", row.tenant_id)) if value
         )
-        line = f"{format_time(row.at)}  {row.kind}  {row.tool or '-'}{outcome}{action}{whose}"
-        print(escape_line(f"{line}  session {row.session_id}  call {row.call_id or '-'}"))
+        said = f"  {text}" if (text := describe_decision(row)) else ""
+        line = f"{format_time(row.at)}  {row.kind}  {row.tool or '-'}{outcome}{action}{said}{whose}"
+        token = row.detail.get("token")
+        about = f"approval {token}" if token and row.call_id is None else f"call {row.call_id or '-'}"
+        print(escape_line(f"{line}  session {row.session_id}  {about}"))
     print(f"{len(rows)} rows", file=sys.stderr)
     return 0

@@ -57,8 +57,9 @@ def run(options: argparse.Namespace) -> int:
     print(f"Python {platform.python_version()} ({platform.python_implementation()}, {sys.platform}), {sys.executable}")
     print("\nExtras:")
     states = _check_extras()
+    width = max(map(len, EXTRAS))
     for extra, gives in EXTRAS.items():
-        print(f"  {extra:<14}{states[extra]:<11}{gives}")
+        print(f"  {extra:<{width}}  {states[extra]:<11}{gives}")
     if set(states.values()) != {"installed"}:
         print("  A missing one is installed with: pip install 'handrail[NAME]'")
     print(f"\nModels in {get_cache_directory()}:")

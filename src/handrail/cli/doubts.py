@@ -3,11 +3,14 @@
 import argparse
 import asyncio
 import sys
+from typing import Final
 
 from handrail.cli.store_option import add_store_option, open_chosen_store
 from handrail.core.failure_results import format_time
 from handrail.core.text import escape_line
 from handrail.execute.executor import Executor
+
+_MAX_ARGUMENT_CHARS: Final = 200
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,7 +41,7 @@ async def _list(options: argparse.Namespace) -> int:
     for doubt in found:
         at = format_time(doubt.claimed_at)
         line = f"{at}  {doubt.tool}  session {doubt.session_id}  call {doubt.call_id}  key {doubt.idempotency_key}"
-        print(escape_line(line))
+        print(escape_line(f"{line}  {doubt.arguments[:_MAX_ARGUMENT_CHARS]}"))
         taken = f"  taken {doubt.attempts} times" if doubt.attempts else ""
         print(f"    worker {doubt.owner}{taken}  version {doubt.version}")
     print(f"{len(found)} in doubt" if found else "nothing is in doubt", file=sys.stderr)

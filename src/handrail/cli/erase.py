@@ -10,7 +10,7 @@ from handrail.store import open_store
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
     parser.description = "Exits with 2 while calls run or are in doubt: they keep their values until they are settled."
-    parser.add_argument("--store", required=True, metavar="URL", help="sqlite+aiosqlite:///… or postgresql+asyncpg://…")
+    parser.add_argument("--store", required=True, metavar="URL", help="sqlite:///… or postgresql://…")
     parser.add_argument("--customer", required=True, help="the id of the customer")
     tenant = parser.add_mutually_exclusive_group(required=True)
     tenant.add_argument("--tenant", help="the tenant of the customer")

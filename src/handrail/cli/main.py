@@ -2,11 +2,13 @@
 
 import argparse
 import os
+import re
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from typing import Final
+from typing import Any, Final
 
+from handrail.core.suggestions import suggest
 from handrail.core.text import escape_invisible
 from handrail.core.version import __version__
 from handrail.errors import HandrailError
@@ -33,12 +35,27 @@ _COMMANDS: Final = {
     "doctor": ("doctor", "show what is installed, and what is missing for what"),
 }
 """Each subcommand with its module, which has `add_arguments` and `run`, and its help."""
+_CHECKS: Final = frozenset({"eval", "phone", "policy", "tools", "verify"})
+"""Subcommands whose exit code says whether something holds."""
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser that refuses an unknown argument itself, with its own usage, and not with that of `handrail`."""
+
+    def parse_known_args(  # pyright: ignore[reportIncompatibleMethodOverride]  # its overloads are about the namespace
+        self, args: Any = None, namespace: Any = None
+    ) -> tuple[Any, list[str]]:
+        options, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            end = suggest(unknown[0].partition("=")[0], re.findall(r"--[\w-]+", self.format_usage()), otherwise="")
+            self.error(f"unrecognized arguments: {' '.join(unknown)}{end}")
+        return options, unknown
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one subcommand and return its exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    parser = argparse.ArgumentParser(prog="handrail", description="The tool runtime for LLM agents.")
+    parser = _Parser(prog="handrail", description="The tool runtime for LLM agents.")
     parser.add_argument("--version", action="version", version=f"handrail {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     try:
@@ -58,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return code
     except BrokenPipeError:  # Who reads has seen enough: `handrail audit | head`.
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  # else the interpreter complains at its end
-        return 0
+        return 1 if _CHECKS.intersection(given[:1]) else 0
     except HandrailError as error:
         print(escape_invisible(f"handrail: {error}"), file=sys.stderr)
         return 1

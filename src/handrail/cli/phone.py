@@ -61,7 +61,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _print_transcript(given: argparse.Namespace) -> int:
-    for line in read_transcript(given.recording):
+    try:
+        lines = read_transcript(given.recording)
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise ConfigError(f"{given.recording}: the recording cannot be read: {reason}.") from error
+    for line in lines:
         print(line)
     return 0
 

@@ -42,6 +42,8 @@ def fork(function: Callable[[], Any]) -> tuple[int, int]:
         with os.fdopen(writing, "wb") as pipe:
             pipe.write(pickle.dumps(function()))
         code = 0
+    except KeyboardInterrupt:  # Ctrl-C is for the parent, too, which says what there is to say.
+        pass
     except BaseException:  # noqa: BLE001  # A child never returns into its parent's program.
         traceback.print_exc()
     finally:

@@ -8,9 +8,12 @@ import socket
 import sys
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager
+from errno import EADDRNOTAVAIL
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
+
+from msgspec import structs
 
 from handrail.authorize.policy import Policy
 from handrail.cli.agent_file import AgentFile, load_agent_file
@@ -111,7 +114,9 @@ def _bind(host: str, port: int) -> socket.socket:
         listener.bind((host, port))
         listener.listen(1_024)  # From now on a client waits for the answer, and is not refused.
     except OSError as error:
-        raise ConfigError(f"cannot listen at {host}:{port}: {error.strerror}. Choose another --port.") from error
+        listener.close()
+        option = "--host" if isinstance(error, socket.gaierror) or error.errno == EADDRNOTAVAIL else "--port"
+        raise ConfigError(f"cannot listen at {host}:{port}: {error.strerror}. Choose another {option}.") from error
     return listener
 
 
@@ -136,7 +141,8 @@ async def _open_agent(options: argparse.Namespace) -> AsyncGenerator[tuple[Any, 
     policy = file.policy if file.agent is None else file.agent.executor.policy
     if options.file is None:
         # MCP clients have nobody to ask: what the example asks the customer, an operator is asked.
-        policy = Policy([rule for rule in policy.rules if rule.by != "customer"], asks="operator")
+        rules = [structs.replace(rule, by="operator") if rule.by == "customer" else rule for rule in policy.rules]
+        policy = Policy(rules, asks="operator")
     store_url = choose_store_url(options.store, default=find_agent_store)
     async with open_store(store_url, audit_values=True) as store, connect(file.sources) as sources:
         metrics = build_metrics()

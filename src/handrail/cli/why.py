@@ -29,9 +29,9 @@ def run(options: argparse.Namespace) -> int:
 
 
 async def _explain(options: argparse.Namespace) -> int:
-    from handrail.serve.call_report import explain_past_call  # noqa: PLC0415  # needs the extra `sql`
-
     async with open_chosen_store(options.store) as store:
+        from handrail.serve.call_report import explain_past_call  # noqa: PLC0415  # needs the extra `sql`
+
         report = await explain_past_call(store, session_id=options.session, call_id=options.call)
         similar = () if report is not None else await _find_similar(store, options.session, options.call)
     if report is None:

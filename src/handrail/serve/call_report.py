@@ -263,6 +263,19 @@ def _describe_attempts(rows: Sequence[AuditRow], entry: Entry | None, earlier: E
         )
 
 
+def describe_decision(row: AuditRow) -> str:
+    """What a person was asked or said, in a row about an approval or a doubt; empty for any other row."""
+    who, why = row.detail.get("who"), f": {row.reason}" if row.reason else ""
+    if row.kind == "approval_requested":
+        return f"the {row.by} is asked"
+    if row.kind == "approval_decided":
+        return f"{row.detail.get('outcome')}{f' by {who}' if who else ''}{why}"
+    if row.kind == "doubt_resolved":
+        said = "it happened" if row.detail.get("happened") else "it did not happen"
+        return f"{who} said that {said}{why or ': no reason given'}"
+    return ""
+
+
 def _describe_result(finished: Sequence[AuditRow], rows: Sequence[AuditRow], entry: Entry | None) -> Iterator[str]:
     for row in finished:
         took = "" if row.duration_ms is None else f" after {format_seconds(row.duration_ms / 1000)}"
@@ -278,8 +291,7 @@ def _describe_result(finished: Sequence[AuditRow], rows: Sequence[AuditRow], ent
             yield "  it took effect, but its result could not be recorded"
     for row in rows:
         if row.kind == "doubt_resolved":
-            said = "it happened" if row.detail.get("happened") else "it did not happen"
-            yield f"{format_time(row.at)}  {row.detail.get('who')} said that {said}: {row.reason or 'no reason given'}"
+            yield f"{format_time(row.at)}  {describe_decision(row)}"
         elif row.kind == "call_ignored":
             known = (
                 "is running"

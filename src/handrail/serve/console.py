@@ -42,6 +42,8 @@ _BAD_FORM: Final = "The form is too long, or cannot be read."
 _MAX_REASON_CHARS: Final = 2_000
 _MAX_ID_CHARS: Final = 512
 _LISTED: Final = 50
+_SEARCHED: Final = 20
+"""Questions about a tool and a customer among which those that were decided are looked for."""
 _CARD_CHARS: Final = 4_000
 """Longer arguments are shown whole on the page of their own question, and can only be approved there."""
 
@@ -228,7 +230,7 @@ class Console:
         if known is None:
             return self.message(request, session, 404, "There is no such question.")
         who, reason = session.key.who, form.get("reason", "").strip()[:_MAX_REASON_CHARS]
-        problem = ""
+        problem, refused = "", {"given": "", "reason": ""}
         try:
             if answer == "deny":
                 after = await self._store.approvals.deny(known.token, by="operator", who=who, reason=reason)
@@ -239,10 +241,11 @@ class Console:
                 )
         except (ApprovalError, ToolError) as error:
             problem = error.message
+            refused = {"given": form.get("arguments", "").replace("\r\n", "\n"), "reason": reason}
             after = await self._store.approvals.get(known.token) or known
         if known.state != "pending" or after.who not in (None, who):
             problem = _describe_faster(after, who)
-        described = await self._describe_question(after)
+        described = {**await self._describe_question(after), **refused}
         template = "_question.html" if "hx-request" in request.headers else "question.html"
         values = {"waiting": described, "problem": problem, "limit": _CARD_CHARS if "_" in template else 10_000_000}
         return self.show(request, session, template, **values)
@@ -272,7 +275,7 @@ class Console:
         return approval if approval is not None and _is_visible(approval.tenant_id, session) else None
 
     async def _describe_question(self, approval: Approval) -> dict[str, Any]:
-        """A question with the rule that asked it, and what was decided before about the same tool and customer."""
+        """A question with the rule that asked it, and what became of others about the same tool and customer."""
         rule: AuditRow | None = None
         if approval.call_id:
             rows = await self._store.audit.query(
@@ -280,12 +283,21 @@ class Console:
             )
             rule = rows[0] if rows else None
         before = await self._store.approvals.history(
-            tool=approval.tool, customer_id=approval.customer_id, tenant_id=approval.tenant_id, limit=6
+            tool=approval.tool,
+            customer_id=approval.customer_id,
+            session_id=None if approval.customer_id else approval.session_id,
+            tenant_id=approval.tenant_id,
+            limit=_SEARCHED,
         )
+        now = time.time()
         earlier = [
-            known for known in before[::-1] if known.token != approval.token and known.tenant_id == approval.tenant_id
+            known
+            for known in before[::-1]
+            if known.token != approval.token
+            and (known.customer_id, known.tenant_id) == (approval.customer_id, approval.tenant_id)
+            and (known.state != "pending" or known.is_expired(now))
         ]
-        return {"approval": approval, "rule": rule, "earlier": earlier[:5], "now": time.time()}
+        return {"approval": approval, "rule": rule, "earlier": earlier[:5], "now": now, "given": "", "reason": ""}
 
     # Doubts.
 

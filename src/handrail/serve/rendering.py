@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -47,6 +47,13 @@ def quote_part(text: str) -> str:
     return quote(text, safe="", errors="replace")
 
 
+def choose_badge(ok: bool | None, error: str | None) -> str:
+    """How the end of a call is marked: a call that waits, or of which nobody knows, has not failed."""
+    if ok:
+        return "done"
+    return "pending" if error in ("approval_required", "in_progress", "outcome_unknown") else "failed"
+
+
 def build_environment() -> Environment:
     """The templates of this package."""
     environment = Environment(
@@ -56,13 +63,15 @@ def build_environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {
+    filters: dict[str, Callable[..., str]] = {
         "text": show_text,
         "json": show_json,
         "age": show_age,
         "time": format_time,
         "quote": quote_part,
+        "badge": choose_badge,
     }
+    environment.filters |= filters
     return environment
 
 

@@ -17,8 +17,10 @@ from handrail.execute.executor import Executor
 from handrail.serve.access import BrowserSession
 from handrail.serve.api.key_scope import Service, clean
 from handrail.serve.api.tools import RENDERERS
+from handrail.serve.call_report import describe_decision
 from handrail.serve.console import Console
 from handrail.serve.policy_replay import replay_policy
+from handrail.serve.rendering import choose_badge
 from handrail.sources.pins import PinDifference
 from handrail.store.audit_rows import AuditRow
 
@@ -197,7 +199,7 @@ class ToolPages:
                 },
             )
             one["calls"] += 1
-            one["failed"] += row.ok is False
+            one["failed"] += choose_badge(row.ok, row.error) == "failed"
             one["customer"] = one["customer"] or row.customer_id
         can_chat = self._service.conversations is not None and session.can_decide
         return self._console.show(
@@ -210,7 +212,11 @@ class ToolPages:
         if not rows:
             return self._console.message(request, session, 404, "Nothing is known about this session.")
         details = [{name: value for name, value in row.detail.items() if value and name not in _NOISE} for row in rows]
-        values: dict[str, Any] = {"id": id, "rows": zip(rows, details, strict=True), "begun": rows[0].at}
+        values: dict[str, Any] = {
+            "id": id,
+            "rows": zip(rows, map(describe_decision, rows), details, strict=True),
+            "begun": rows[0].at,
+        }
         return self._console.show(request, session, "session.html", **values)
 
 

@@ -256,12 +256,11 @@ def parse_url(url: str) -> URL:
         parsed = make_url(url)
     except ArgumentError as error:
         # Without the value: it may contain a password.
-        example = "sqlite+aiosqlite:///handrail.db or postgresql+asyncpg://user:password@host/name"
+        example = "sqlite:///handrail.db or postgresql://user:password@host/name"
         raise ConfigError(f"url must be a database URL, such as {example}.") from error
     parsed = parsed.set(drivername=_DRIVERS.get(parsed.drivername, parsed.drivername))
     if parsed.drivername not in _DRIVERS.values():
-        known = " or ".join(sorted(set(_DRIVERS.values())))
-        raise ConfigError(f"url must start with {known}, got {parsed.drivername}.")
+        raise ConfigError(f"url must start with sqlite:/// or postgresql://, got {parsed.drivername}.")
     if parsed.get_backend_name() == "sqlite":
         return _resolve_file(parsed)
     return parsed
@@ -270,7 +269,7 @@ def parse_url(url: str) -> URL:
 def _resolve_file(url: URL) -> URL:
     if not url.database or ":memory:" in url.database or url.database.startswith("file:"):
         raise ConfigError(
-            "url must name a file, such as sqlite+aiosqlite:///handrail.db. "
+            "url must name a file, such as sqlite:///handrail.db. "
             "An executor without a store keeps everything in memory."
         )
     path = Path(url.database).expanduser().resolve()

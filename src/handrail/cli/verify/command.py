@@ -13,7 +13,7 @@ from msgspec import structs
 from handrail.cli.object_reference import load_object
 from handrail.cli.processes import run_processes
 from handrail.cli.verify.configuration import check_executor, check_tool
-from handrail.cli.verify.faults import SCRATCH_PREFIX, VerifiedTool, play_cells
+from handrail.cli.verify.faults import FAULT_NAMES, SCRATCH_PREFIX, VerifiedTool, play_cells
 from handrail.cli.verify.guarantee import Guarantee, format_junit, format_report
 from handrail.core.log import silence_log
 from handrail.core.suggestions import suggest
@@ -46,6 +46,8 @@ def run(options: argparse.Namespace) -> int:
     """Run the command and return its exit code: 1 if a guarantee does not hold."""
     if not hasattr(os, "fork"):
         raise ConfigError("this command kills processes that it forks, and this system cannot fork.")
+    if options.junit is not None and not options.junit.parent.is_dir():
+        raise ConfigError(f"the directory of --junit must exist: {options.junit.parent}")
     executor = load_object(options.executor)
     if not isinstance(executor, Executor):
         raise ConfigError(f"{options.executor} must be an Executor, got {type(executor).__name__}.")
@@ -68,6 +70,7 @@ def verify(executor: Executor, options: argparse.Namespace) -> int:
         is_encrypted=getattr(store, "is_encrypted", False),
         is_audited=store.audit is not None,
     )
+    raise_if_unknown(options.accept, executor, guarantees)
     if build_store is not None:
         [problem] = run_processes(lambda: asyncio.run(_find_problem(store)))
         if problem:
@@ -99,6 +102,17 @@ def choose_tools(executor: Executor, names: Sequence[str]) -> list[Tool[..., Any
         if known[name].read_only:
             raise ConfigError(f"{name!r} is read-only: nothing has to be verified about it.")
     return [tool for tool in known.values() if not tool.read_only and (not names or tool.name in names)]
+
+
+def raise_if_unknown(accepted: Sequence[str], executor: Executor, guarantees: Sequence[Guarantee]) -> None:
+    """Refuse to accept what is no guarantee: it would never be missed."""
+    known = [guarantee.name for guarantee in guarantees]
+    for tool in choose_tools(executor, ()):
+        names = [*(guarantee.name for guarantee in check_tool(executor, tool)), *FAULT_NAMES]
+        known += [*names, *(f"{name}:{tool.name}" for name in names)]
+    for name in accepted:
+        if name not in known:
+            raise ConfigError(f"there is no guarantee {name!r}{suggest(name, known)}")
 
 
 async def _find_problem(store: Any) -> str:
