@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from operator import is_
 from typing import Any, Final, cast
 
 from msgspec import Struct
@@ -76,20 +75,14 @@ class JsonFormatter(logging.Formatter):
             "time": self._format_time(record.created),
             "level": record.levelname.lower(),
             "logger": record.name,
+            "message": "",  # Its place: what it says is read from the fields.
         }
-        message = record.msg
-        if isinstance(message, LogMessage) and _is_unchanged(record, message):
-            line["message"] = summarize_event(message.event, message.fields)
-            line["event"] = message.event
-            line.update(message.fields)
-        elif isinstance(message, LogMessage) or record.name == NAME:
-            own = _find_own_fields(record)
-            line["message"] = summarize_event(str(own.get("event", "")), own)
-            line.update(own)
+        if isinstance(record.msg, LogMessage) or record.name == NAME:
+            _add_own_fields(line, record)
+            line["message"] = summarize_event(str(line.get("event", "")), line)
         else:
-            own = _find_own_fields(record)
             line["message"] = self._redactor.beginning(record.getMessage())
-            line |= self._redactor.arguments(own, max_chars=MAX_PIECE)
+            line |= self._redactor.arguments(_find_own_fields(record), max_chars=MAX_PIECE)
         if record.exc_info and record.exc_info[1] is not None:
             line["exception"] = self._format_exception(record)
         if record.stack_info:
@@ -114,14 +107,17 @@ class JsonFormatter(logging.Formatter):
         return self.formatException(info)
 
 
-def _is_unchanged(record: logging.LogRecord, message: LogMessage) -> bool:
-    """Whether a record is as `Log` built it: no filter has added a field, or changed one."""
-    attributes, fields = record.__dict__, message.fields
-    return (
-        len(attributes) == len(_STANDARD) + 1 + len(fields)
-        and attributes.get("event") == message.event
-        and all(map(is_, map(attributes.get, fields), fields.values()))
-    )
+def _add_own_fields(line: dict[str, Any], record: logging.LogRecord) -> None:
+    attributes, message = record.__dict__, record.msg
+    if isinstance(message, LogMessage) and len(attributes) == len(_STANDARD) + 1 + len(message.fields):
+        try:  # As `Log` built it: a filter may have changed a field, and has added none.
+            line["event"] = attributes["event"]
+            for name in message.fields:
+                line[name] = attributes[name]
+            return
+        except KeyError:
+            pass
+    line.update(_find_own_fields(record))
 
 
 def _find_own_fields(record: logging.LogRecord) -> dict[str, Any]:
