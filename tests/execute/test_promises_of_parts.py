@@ -8,8 +8,7 @@ import pytest
 
 from handrail import ConfigError, Executor, Failure, Policy, Rule, ToolError, ToolResult, tool
 from handrail.execute import Budget, MemoryLedger
-from handrail.execute.budget import LoopProgress
-from handrail.execute.loop import run_again
+from handrail.execute.budget import LoopProgress, run_again
 from handrail.execute.output_limit import OutputLimiter
 from tests.execute.helpers import ALLOWED, Book, at, call, code_of
 

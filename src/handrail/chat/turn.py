@@ -11,7 +11,7 @@ from typing_extensions import TypeVar
 
 from handrail.chat.conversation import Conversation, PendingCall, normalize_response
 from handrail.chat.conversation_provenance import add_message
-from handrail.core import failure_results
+from handrail.chat.open_calls import build_results, look_up_again
 from handrail.core.context import ToolContext
 from handrail.core.events import CallFinished, CallIgnored, CallStarted, Event, ModelCalled, Progress
 from handrail.core.provenance import DROPPED_OUTPUT, Provenance
@@ -19,9 +19,8 @@ from handrail.core.text import encodable
 from handrail.core.tool import Tool
 from handrail.core.values import Approval, ToolCall, ToolResult
 from handrail.errors import BadResponseError, ConfigError, ProviderError
-from handrail.execute.budget import Budget, LoopProgress, StopReason
+from handrail.execute.budget import Budget, LoopProgress, StopReason, run_again
 from handrail.execute.executor import Executor
-from handrail.execute.loop import run_again
 from handrail.providers.messages import AssistantMessage, build_user_message, to_history_result
 from handrail.providers.provider import (
     FinishReason,
@@ -394,23 +393,9 @@ class TurnState:
         return conversation
 
     async def close_open_calls(self) -> None:
-        """Give every open call a result, so that a new message can follow.
-
-        One that awaits an approval has not been made: `approval_required`. One that has no final result gets a
-        provisional one, and is looked up again in the next turn.
-        """
-        known = {
-            result.call_id: result
-            for result in self.progress.results
-            if result.approval is not None or self.progress.is_unsettled(result)
-        }
-        provisional: list[ToolCall] = []
-        results: list[ToolResult] = []
-        for call in self.conversation.open_calls:
-            result = known.get(call.id) or await self.executor.look_up(call, self.context) or build_doubt(call)
-            results.append(result)
-            if self.progress.is_unsettled(result):
-                provisional.append(call)
+        """Give every open call a result, so that a new message can follow."""
+        calls = self.conversation.open_calls
+        results, provisional = await build_results(calls, self.executor, self.context, self.progress)
         if not self.conversation.handed_off:
             self.stop_reason = None
         self._approvals = []
@@ -421,16 +406,13 @@ class TurnState:
         """Look up the calls that have a provisional result, and put what is known now in its place."""
         if not self.conversation.unsettled:
             return
-        results = await self._report_events(self._look_up(self.conversation.unsettled))
+        looking_up = look_up_again(self.conversation.unsettled, self.executor, self.context)
+        results = await self._report_events(looking_up)
         unsettled = self._add_results(results)
         final = [result for result in results if result.call_id not in unsettled]
         if final:
             conversation = self.conversation.with_settled(map(to_history_result, final))
             await self.update(self._apply_controls(conversation, final))
-
-    async def _look_up(self, calls: Sequence[ToolCall]) -> list[ToolResult]:
-        found = await asyncio.gather(*(self.executor.look_up(call, self.context) for call in calls))
-        return [result or build_doubt(call) for call, result in zip(calls, found, strict=True)]
 
     async def drop_transient_results(self) -> None:
         """Replace the outputs of results with `lifespan="response"`: they were meant for one response only."""
@@ -518,13 +500,6 @@ def _is_cancelling() -> bool:
     """Whether the task that runs this turn was cancelled, rather than what it waits for."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
-
-
-def build_doubt(call: ToolCall) -> ToolResult:
-    """The result of a call that the ledger knows nothing about, although it may have been made."""
-    return structs.replace(
-        failure_results.outcome_unknown(call.name), call_id=call.id, provider_id=call.provider_id, tool_name=call.name
-    )
 
 
 def _is_waiting_for_person(conversation: Conversation) -> bool:

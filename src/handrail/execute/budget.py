@@ -1,12 +1,14 @@
-"""When a turn or a loop ends before its model does: its budget, and what it has used of it."""
+"""When a turn or a loop stops before its model is done: its budget, what it has used of it, and what it leaves open."""
 
+import asyncio
 import time
 from collections.abc import Iterable, Sequence
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from msgspec import Struct
 
 from handrail.core import failure_results
+from handrail.core.context import ToolContext
 from handrail.core.values import ToolCall, ToolResult
 from handrail.errors import ConfigError
 from handrail.execute.executor import Executor
@@ -111,6 +113,24 @@ class LoopProgress:
         codes = {result.error.code for result in results if result.error is not None and self.is_unsettled(result)}
         if codes and not self.is_interrupted:
             self.stop_reason = "outcome_unknown" if "outcome_unknown" in codes else "in_progress"
+
+
+async def run_again(executor: Executor, calls: Iterable[ToolCall], context: ToolContext[Any]) -> list[ToolResult]:
+    """Run calls that an earlier turn or loop left open. A refusal of today does not hide what became of them then."""
+    every = list(calls)
+    results = await executor.run_all(every, context)
+    return list(
+        await asyncio.gather(
+            *(_confirm(executor, call, context, result) for call, result in zip(every, results, strict=True))
+        )
+    )
+
+
+async def _confirm(executor: Executor, call: ToolCall, context: ToolContext[Any], result: ToolResult) -> ToolResult:
+    if result.error is None or result.approval is not None or result.origin != "run":
+        return result
+    known = await executor.look_up(call, context, by_key=False)
+    return result if known is None or known.error == result.error else known
 
 
 def _refuse_call(call: ToolCall) -> ToolResult:

@@ -10,7 +10,7 @@ from msgspec import Struct
 from handrail.core.context import ToolContext
 from handrail.core.values import ToolCall, ToolResult
 from handrail.errors import ConfigError
-from handrail.execute.budget import Budget, LoopProgress, StopReason
+from handrail.execute.budget import Budget, LoopProgress, StopReason, run_again
 from handrail.execute.executor import Executor
 
 Step = Callable[[list[Any], Sequence[Any]], Awaitable[Any] | Any]
@@ -24,24 +24,6 @@ class Wire(Protocol):
     def calls(self, response: Any, definitions: Sequence[Any] | None = None) -> list[ToolCall]: ...
     def results(self, results: Iterable[ToolResult], definitions: Sequence[Any] | None = None) -> Sequence[Any]: ...
     def assistant_messages(self, response: Any) -> Sequence[Any]: ...
-
-
-async def run_again(executor: Executor, calls: Iterable[ToolCall], context: ToolContext[Any]) -> list[ToolResult]:
-    """Run calls that an earlier turn or loop left open. A refusal of today does not hide what became of them then."""
-    every = list(calls)
-    results = await executor.run_all(every, context)
-    return list(
-        await asyncio.gather(
-            *(_confirm(executor, call, context, result) for call, result in zip(every, results, strict=True))
-        )
-    )
-
-
-async def _confirm(executor: Executor, call: ToolCall, context: ToolContext[Any], result: ToolResult) -> ToolResult:
-    if result.error is None or result.approval is not None or result.origin != "run":
-        return result
-    known = await executor.look_up(call, context, by_key=False)
-    return result if known is None or known.error == result.error else known
 
 
 class LoopResult(Struct, frozen=True, kw_only=True):
