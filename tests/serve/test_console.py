@@ -21,6 +21,7 @@ from handrail.serve import build_app
 from handrail.serve.access import COOKIE
 from handrail.serve.call_report import explain_past_call
 from handrail.store import SqlStore, open_store
+from handrail.tenants import TenantConfig, ToolBuilder
 from tests.serve.desk import Browser, Desk, open_desk, text_of, to_text
 from tests.sources.serving import listening
 from tests.tools import pay
@@ -479,6 +480,47 @@ async def test_a_form_that_is_too_long_is_refused(store: SqlStore, executor: Exe
         escaped = f"form_token={await ann.read_token()}&answer=" + "%41" * 50_000
         answer = await ann.http.post(f"/decide/{token}/approve", content=escaped)
         assert "approved by ann" in answer.text
+
+
+@pytest.mark.parametrize("tenant_id", ["acme", None])
+async def test_the_tools_and_the_rules_of_a_question_are_those_of_its_tenant(
+    tenant_id: str | None, store: SqlStore
+) -> None:
+    def build_refund(cfg: TenantConfig) -> Any:
+        @tool
+        async def refund(amount: int) -> str:
+            """Give money back."""
+            return f"refunded {amount}"
+
+        return refund
+
+    builder = ToolBuilder()
+    builder.register(build_refund)
+    await store.tenants.put(TenantConfig(tenant_id="acme", policy=({"ask": "refund", "by": "operator"},)))
+    executor = Executor([pay], store=store)
+    async with (
+        open_desk(executor, store, tenants=store.tenants, tools=builder) as desk,
+        desk.connect_client(await desk.create_key("caller", "bot", "acme")) as client,
+        desk.sign_in("operator", tenant_id=tenant_id) as ann,
+    ):
+        for amount in (5, 6):
+            await client.call_tool("refund", {"amount": amount})
+        first, second = sorted(await store.approvals.pending(), key=lambda approval: approval.arguments["amount"])
+        wrong = await ann.answer(first.token, "approve", arguments='{"amount": "all"}')
+        assert "not among the tools" not in wrong.text
+        assert "amount" in to_text(wrong.text)
+        assert "approved by ann" in (await ann.answer(first.token, "approve", arguments='{"amount": 4}')).text
+        assert "refunded 4" in text_of(await client.call_tool("refund", {"amount": 5}))
+        secret = await desk.create_key("operator", "bob", tenant_id)
+        async with httpx2.AsyncClient(base_url=f"{desk.url}/v1", headers={"Authorization": f"Bearer {secret}"}) as bob:
+            answer = await bob.post(f"/approvals/{second.token}/approve", json={"arguments": {"amount": 3}})
+            assert answer.status_code == 200, answer.text
+            await store.audit.flush(timeout=60)
+            params = {"session_id": first.session_id, "call_id": first.call_id or ""}
+            why = (await bob.get("/calls/why", params=params)).text
+            page = await ann.read(f"/call?session={first.session_id}&call={first.call_id}")
+            assert "tenant:acme" in why.partition("the rules of now")[2]
+            assert "tenant:acme" in page.partition("the rules of now")[2]
 
 
 async def test_what_a_stranger_sends_to_sign_in_is_short(store: SqlStore, executor: Executor) -> None:

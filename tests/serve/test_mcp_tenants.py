@@ -137,6 +137,7 @@ async def test_the_clients_of_a_tenant_are_told_that_its_tools_have_changed_and_
     store: SqlStore, mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("handrail.serve.tenant_pools._WATCH_SECONDS", 0.05)
+    monkeypatch.setattr("handrail.sources.mcp.served_executor._MAX_SESSIONS", 1)  # As many as each tenant has here.
     for name in ("acme", "globex"):
         await store.tenants.put(TenantConfig(tenant_id=name))
     executor = Executor([get_balance, pay], store=store)

@@ -71,10 +71,13 @@ class Shop:
         for approval in await self.store.approvals.pending():
             await self.store.approvals.approve(approval.token, by="operator", who="bob", reason="checked")
 
+    async def find_executor(self, tenant_id: str | None) -> Executor:
+        return self.executor
+
     async def explain(self, id: str) -> Mapping[str, str]:
         """The sections of the report; it fits on one screen."""
         await self.store.audit.flush(timeout=60)
-        report = await explain_past_call(self.store, session_id="s", call_id=id, executor=self.executor)
+        report = await explain_past_call(self.store, session_id="s", call_id=id, find_executor=self.find_executor)
         assert report is not None
         assert len(str(report).splitlines()) <= SCREEN, str(report)
         return {"outcome": report.outcome, **{one.title: "\n".join(one.lines) for one in report.sections}}

@@ -120,7 +120,7 @@ def build_app(
     )
     api = build_api(service, limits=limits, title=title)
     where = f"at {url.rstrip('/')}/decide/{{token}}" if url else "on the Decide page, or with `handrail approvals`"
-    console = Console(executor, store, access=access, feed=feed, notices=notices or list, title=title)
+    console = Console(service, feed=feed, notices=notices or list, title=title)
     mcp = build_mcp_endpoint(executor, calls, decide_where=where)
     if pools is not None:
         pools.on_change = mcp.notify_tenant

@@ -1,7 +1,7 @@
 """Why a call did what it did: everything that the store knows about one call, in the order in which it happened."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any, cast
 
 import msgspec
@@ -30,6 +30,9 @@ class ReportSection(Struct, frozen=True, kw_only=True):
     lines: tuple[str, ...]
 
 
+FindTenantExecutor = Callable[[str | None], Awaitable[Executor]]
+
+
 class PastCall(Struct, frozen=True, kw_only=True):
     """What is known about one call."""
 
@@ -49,11 +52,16 @@ class PastCall(Struct, frozen=True, kw_only=True):
 
 
 async def explain_past_call(
-    store: SqlStore, *, session_id: str, call_id: str, tenant_id: str | None = None, executor: Executor | None = None
+    store: SqlStore,
+    *,
+    session_id: str,
+    call_id: str,
+    tenant_id: str | None = None,
+    find_executor: FindTenantExecutor | None = None,
 ) -> PastCall | None:
     """Everything that is known about a call; None if nothing is, or if it is another tenant's.
 
-    With an executor whose tools are the gateway's, it also says what its rules would decide now.
+    With `find_executor`, which returns the executor of a tenant, it also says what the rules of now would decide.
     """
     rows = await store.audit.query(session_id=session_id, call_id=call_id, tenant_id=tenant_id, limit=_MAX_ROWS)
     entry = (await store.ledger.recall(session_id=session_id, call_id=call_id)).by_id
@@ -81,7 +89,10 @@ async def explain_past_call(
     sections = (
         _section("Asked by", _describe_caller(rows, entry, approvals)),
         _section("Guidelines", _describe_guidelines(rows, entry, planned)),
-        _section("Rule", [*_describe_decisions(rows, entry), *_explain_now(executor, tool, rows, entry, approvals)]),
+        _section(
+            "Rule",
+            [*_describe_decisions(rows, entry), *await _explain_now(find_executor, tool, rows, entry, approvals)],
+        ),
         _section("Approval", _describe_approvals(approvals, rows)),
         _section("Arguments", _describe_arguments(rows, entry, approvals)),
         _section("Attempts", [*_describe_work(item), *_describe_attempts(rows, entry, earlier)]),
@@ -169,22 +180,30 @@ def _describe_decisions(rows: Sequence[AuditRow], entry: Entry | None) -> Iterat
         yield f"{decision.action}{by}, by {decision.rule} ({decision.source}){reason}"
 
 
-def _explain_now(
-    executor: Executor | None,
+async def _explain_now(
+    find_executor: FindTenantExecutor | None,
     tool: str,
     rows: Sequence[AuditRow],
     entry: Entry | None,
     approvals: Sequence[Approval],
-) -> Iterator[str]:
+) -> list[str]:
     arguments = next((row.arguments for row in rows if isinstance(cast(object, row.arguments), dict)), None)
     text = entry.arguments if entry is not None else None if arguments is None else compact_json(arguments)
-    if executor is None or text is None or not executor.has_tool(tool):
-        return
+    if find_executor is None or text is None:
+        return []
     known: Any = entry or next(iter(rows), None) or approvals[0]
+    try:
+        executor = await find_executor(known.tenant_id)
+    except StoreError:  # The rules of this tenant are not known now; what happened is.
+        return []
+    if not executor.has_tool(tool):
+        return []
     context = ToolContext(session_id=known.session_id, tenant_id=known.tenant_id, customer_id=known.customer_id)
     explained = executor.explain(ToolCall(id="why", name=tool, arguments_json=text), context)
-    yield "the rules of now, with what is stored of the arguments:"
-    yield from (f"  {line}" for line in explained.lines)
+    return [
+        "the rules of now, with what is stored of the arguments:",
+        *(f"  {line}" for line in explained.lines),
+    ]
 
 
 def _describe_approvals(approvals: Sequence[Approval], rows: Sequence[AuditRow]) -> Iterator[str]:

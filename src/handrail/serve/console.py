@@ -20,13 +20,12 @@ from handrail.core.events import LogEvent
 from handrail.core.text import is_same_json
 from handrail.core.values import Approval
 from handrail.errors import ApprovalError, ConfigError, ToolError
-from handrail.execute.executor import Executor
-from handrail.serve.access import COOKIE, SESSION_SECONDS, Access, BrowserSession
+from handrail.serve.access import COOKIE, SESSION_SECONDS, BrowserSession
+from handrail.serve.api.key_scope import Service
 from handrail.serve.audit_cursor import read_cursor, write_cursor
 from handrail.serve.audit_feed import AuditFeed
 from handrail.serve.call_report import explain_past_call
 from handrail.serve.rendering import Renderer
-from handrail.store import SqlStore
 from handrail.store.audit_rows import AuditRow
 from handrail.store.database import to_storable
 
@@ -80,14 +79,13 @@ class CallFilters(Struct, frozen=True, kw_only=True):
 
 
 class Console:
-    """The pages, for one executor and its store."""
+    """The pages of one service."""
 
-    def __init__(
-        self, executor: Executor, store: SqlStore, *, access: Access, feed: AuditFeed, notices: Notices, title: str
-    ) -> None:
-        self._executor = executor
-        self._store = store
-        self._access = access
+    def __init__(self, service: Service, *, feed: AuditFeed, notices: Notices, title: str) -> None:
+        self._service = service
+        self._executor = service.executor
+        self._store = service.store
+        self._access = service.access
         self._feed = feed
         self._notices = notices
         self._title = title
@@ -235,7 +233,7 @@ class Console:
             if answer == "deny":
                 after = await self._store.approvals.deny(known.token, by="operator", who=who, reason=reason)
             else:
-                arguments = self._read_arguments(known, form.get("arguments", ""))
+                arguments = await self._read_arguments(known, form.get("arguments", ""))
                 after = await self._store.approvals.approve(
                     known.token, by="operator", who=who, reason=reason, arguments=arguments
                 )
@@ -250,7 +248,7 @@ class Console:
         values = {"waiting": described, "problem": problem, "limit": _CARD_CHARS if "_" in template else 10_000_000}
         return self.show(request, session, template, **values)
 
-    def _read_arguments(self, approval: Approval, text: str) -> dict[str, Any] | None:
+    async def _read_arguments(self, approval: Approval, text: str) -> dict[str, Any] | None:
         """The arguments that an approver wants instead, validated as the model's are; None if they are the same."""
         text = text.strip()
         if not text:
@@ -263,11 +261,12 @@ class Console:
             raise ApprovalError("The arguments must be a JSON object.")
         if is_same_json(json.dumps(given), json.dumps(dict(approval.arguments), default=str)):
             return None
-        if not self._executor.has_tool(approval.tool):
+        executor = await self._service.find_executor(approval.tenant_id)
+        if not executor.has_tool(approval.tool):
             raise ApprovalError(
                 f"`{approval.tool}` is not among the tools now, so that other arguments cannot be checked."
             )
-        self._executor.registry.get(approval.tool).parse(text)
+        executor.registry.get(approval.tool).parse(text)
         return cast(dict[str, Any], given)
 
     async def _find_approval(self, request: Request, session: BrowserSession) -> Approval | None:
@@ -411,7 +410,7 @@ class Console:
             session_id=_clean(query.get("session", "")),
             call_id=_clean(query.get("call", "")),
             tenant_id=session.key.tenant_id,
-            executor=self._executor,
+            find_executor=self._service.find_executor,
         )
         if report is None:
             return self.message(request, session, 404, "Nothing is known about this call.")

@@ -291,7 +291,7 @@ def build_router() -> APIRouter:
             session_id=clean(session_id),
             call_id=clean(call_id),
             tenant_id=choose_tenant(key, tenant_id),
-            executor=await service.get_executor(key),
+            find_executor=service.find_executor,
         )
         if report is None:
             raise not_found("call")

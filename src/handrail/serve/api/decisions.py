@@ -12,7 +12,6 @@ from handrail.core.text import compact_json
 from handrail.core.values import Approval
 from handrail.errors import ApprovalError, ConfigError, ToolError
 from handrail.execute.doubts import Doubt
-from handrail.execute.executor import Executor
 from handrail.serve.api.calls import DecisionBody, ResultBody, ShortId, respond_result
 from handrail.serve.api.error_responses import EVERY_ROUTE, ApiError, describe_errors, not_found
 from handrail.serve.api.key_scope import (
@@ -192,7 +191,7 @@ def build_router() -> APIRouter:
         """Agree to one exact call; it runs when it is sent again, once. An operator decides what an operator is asked,
         and a caller passes on what the customer of the conversation has said: neither stands for the other."""
         service, known = get_service(request), await find_approval(request, key, token)
-        arguments = _check_arguments(await service.get_executor(key), known, body.arguments)
+        arguments = await _check_arguments(service, known, body.arguments)
         after = await service.store.approvals.approve(
             known.token, by=_get_side(key), who=_get_who(key, known), reason=body.reason, arguments=arguments
         )
@@ -273,11 +272,12 @@ def _get_who(key: ApiKey, approval: Approval) -> str:
     return approval.customer_id or key.who if key.role == "caller" else key.who
 
 
-def _check_arguments(
-    executor: Executor, approval: Approval, arguments: Mapping[str, Any] | None
+async def _check_arguments(
+    service: Service, approval: Approval, arguments: Mapping[str, Any] | None
 ) -> Mapping[str, Any] | None:
     if arguments is None:
         return None
+    executor = await service.find_executor(approval.tenant_id)
     if not executor.has_tool(approval.tool):
         raise ApprovalError(f"`{approval.tool}` is not among the tools now, so that other arguments cannot be checked.")
     try:

@@ -42,8 +42,12 @@ class Service(Struct, frozen=True, kw_only=True):
     conversations: "Conversations | None" = None
 
     async def get_executor(self, whose: ApiKey | WorkItem) -> Executor:
-        """The executor of a tenant, of a key or a stored call: that of all, or one with its own tools and rules."""
-        pool = await self._find_pool(whose.tenant_id)
+        """The executor of the tenant of a key or of a stored call."""
+        return await self.find_executor(whose.tenant_id)
+
+    async def find_executor(self, tenant_id: str | None) -> Executor:
+        """The executor of a tenant: that of all, or one with its own tools and rules."""
+        pool = await self._find_pool(tenant_id)
         return self.executor if pool is None else pool.executor
 
     async def _find_pool(self, tenant_id: str | None) -> TenantPool | None:

@@ -39,6 +39,7 @@ from handrail.sources.mcp.server_options import IDEMPOTENCY_META_KEY
 _APPROVAL: Final = "approval"
 """The key of the question in a result that asks for input."""
 _MAX_SESSIONS: Final = 1_000
+"""Of one tenant: no other one's clients are forgotten for them."""
 _MAX_POOLS: Final = 200
 """Pools whose definitions are kept: one for each tenant that has tools of its own."""
 _NOTIFY_TIMEOUT: Final = 5.0
@@ -114,9 +115,9 @@ class McpEndpoint:
         """By the identity of the registry, which each of them keeps alive."""
         self._listeners: dict[str | None, _Listeners] = {}
         """By their tenant."""
-        self._sessions: OrderedDict[str, tuple[ServerSession, str | None]] = OrderedDict()
-        """Clients of the older revision, with their tenant, by identity: they are told of changed tools without having
-        to ask for it."""
+        self._sessions: dict[str | None, OrderedDict[str, ServerSession]] = {}
+        """Clients of the older revision, by their tenant and their identity: they are told of changed tools without
+        having to ask for it."""
         self._notifications: set[asyncio.Task[None]] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         """The loop that serves the clients, once there is one."""
@@ -142,7 +143,7 @@ class McpEndpoint:
     @property
     def tenants(self) -> set[str | None]:
         """The tenants of the clients that are told of changed tools."""
-        return {*self._listeners, *(tenant_id for _, tenant_id in self._sessions.values())}
+        return {*self._listeners, *self._sessions}
 
     def notify_tenant(self, tenant_id: str | None) -> None:
         """Tell the clients of a tenant that their tools have changed; to be called in the loop that serves them."""
@@ -153,9 +154,7 @@ class McpEndpoint:
     async def _notify_clients(self, tenant_id: str | None) -> None:
         if (listeners := self._listeners.get(tenant_id)) is not None:
             await listeners.bus.publish(ToolsListChanged())
-        for session, of_tenant in tuple(self._sessions.values()):
-            if of_tenant != tenant_id:
-                continue
+        for session in tuple(self._sessions[tenant_id].values()) if tenant_id in self._sessions else ():
             try:
                 async with asyncio.timeout(_NOTIFY_TIMEOUT):
                     await session.send_tool_list_changed()
@@ -200,10 +199,11 @@ class McpEndpoint:
         asked = self._build_request(ctx)
         context = await self._build_context(asked)
         if ctx.protocol_version not in MODERN_PROTOCOL_VERSIONS:
-            self._sessions[asked.session_id] = ctx.session, self._find_tenant(asked)
-            self._sessions.move_to_end(asked.session_id)
-            if len(self._sessions) > _MAX_SESSIONS:
-                self._sessions.popitem(last=False)
+            sessions = self._sessions.setdefault(self._find_tenant(asked), OrderedDict())
+            sessions[asked.session_id] = ctx.session
+            sessions.move_to_end(asked.session_id)
+            if len(sessions) > _MAX_SESSIONS:
+                sessions.popitem(last=False)
         executor = await self._get_executor(asked)
         listed = self._get_pool(executor).tools.items()
         return types.ListToolsResult(tools=[tool for name, tool in listed if not executor.is_denied(name, context)])
