@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from time import perf_counter
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import msgspec
 from msgspec import structs
@@ -407,10 +407,10 @@ class DurableCalls:
         getting = self.work.get(session_id=session_id, call_id=call_id)
         return await TimeBudget(self._overhead_timeout).run_step(getting, is_plain=self._is_plain)
 
-    async def _find_committed(self, ref: CallRef, ended: Entry | Literal[True]) -> ToolResult | None:
+    async def _find_committed(self, ref: CallRef, ended: object) -> ToolResult | None:
         """The result that the ledger has of a call, without a look at its row; one that failed may be tried again."""
-        entry = ended
-        if not isinstance(entry, Entry):
+        entry = ended if isinstance(ended, Entry) else None
+        if entry is None:
             entry = await self._reader.get(ref, TimeBudget(self._overhead_timeout))
         return describe_entry(entry) if entry is not None and entry.state == "committed" else None
 

@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Protocol
+from typing import Any, ClassVar, Final, Literal, Protocol
 
 from msgspec import Struct, structs
 
@@ -15,9 +15,6 @@ from handrail.execute.delivery import Delivery, MemoryDelivery
 from handrail.execute.recorded_result import RecordedResult
 from handrail.execute.scheduler import CallRef
 from handrail.execute.worker_notices import CallNotice, NoticeBoard, OnNotice
-
-if TYPE_CHECKING:
-    from handrail.execute.ledger import Entry
 
 WorkState = Literal["queued", "running", "parked", "waiting", "done"]
 """`queued`: a worker may take it. `running`: one has it. `parked`: somebody has to approve it first. `waiting`: it was
@@ -119,7 +116,7 @@ class ObservedLease(Struct, frozen=True):
     lease_until: float
 
 
-WaitForEnd = Callable[[float], "Awaitable[Entry | bool | None]"]
+WaitForEnd = Callable[[float], Awaitable[object]]
 
 
 class Work(Protocol):
