@@ -82,6 +82,8 @@ def outcome(where: dict[str, Any], arguments: dict[str, Any]) -> str:
         # Linear is long, too, if each of many characters is compared with each of many.
         pytest.param({"search": "((a{0,100}){0,100}){0,10}x"}, "a" * 100_000, "doubt", id="too many steps"),
         pytest.param({"search": "[^x]*[^x]*[^x]{4000}x"}, "ab" * 50_000, "doubt", id="too many repetitions"),
+        pytest.param({"search": f"[^x]*[^x]*{'[^x]' * 4_000}x"}, "ab" * 50_000, "doubt", id="too many sets"),
+        pytest.param({"search": "|".join(map(str, range(9_000)))}, "ab" * 50_000, "no", id="many words"),
         pytest.param({"search": r"(\d{4} ?){4}x"}, "1234 " * 200_000, "no", id="few repetitions"),
         ({"matches": "a+"}, 7, "doubt"),
         ({"matches": "a+"}, None, "doubt"),

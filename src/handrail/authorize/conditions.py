@@ -96,14 +96,14 @@ def _build_pattern_test(operator: str, *, is_whole: bool) -> Callable[[Any], Tes
 def _compile_pattern(pattern: str, *, is_whole: bool) -> Callable[[str], bool | None]:
     """A pattern for the engine without backtracking: rules may be those of a tenant, the text is a model's, and
     `(a+)+$` would hold up every call of the process."""
-    text, repeated = _translate_pattern(pattern)
+    text, size = _translate_pattern(pattern)
     re.compile(pattern)  # Only what Python can read, too: this engine has more.
     has_end = r"\Z" in _TOKEN.findall(pattern)
     text = rf"(?s)\A(?:{text})\z" if is_whole else f"(?s){text}"
     compiled = SchemaValidator(core_schema.str_schema(pattern=text, regex_engine="rust-regex"))
 
     def has_match(value: str) -> bool | None:
-        if repeated * len(value) > _MAX_STEPS:
+        if size * len(value) > _MAX_STEPS:
             return None
         if compiled.isinstance_python(value):
             return True
@@ -116,21 +116,22 @@ def _compile_pattern(pattern: str, *, is_whole: bool) -> Callable[[str], bool | 
 
 
 _MAX_STEPS: Final = 100_000_000
-"""Characters of a text, times those that `{…}` adds to an expression: at worst each is compared with each, which takes
-2 seconds."""
+"""Characters of a text, times the sets of an expression and what `{…}` adds to it: at worst each is compared with each,
+which takes 2 seconds."""
 _TOKEN: Final = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]?|\{[\d,\s]*\}|\(\?(?:#|[a-z-]+[:)])|.", re.DOTALL)
 """A part of an expression: an escape, a set, how often something is repeated, flags, a character."""
+_SETS: Final = frozenset((".", r"\d", r"\D", r"\s", r"\S", r"\w", r"\W"))
 _SET_OPERATORS: Final = re.compile(r"\[|&&|--|~~|\|\|")
 
 
 def _translate_pattern(pattern: str) -> tuple[str, int]:
-    """A pattern of Python for the other engine, and by how much it grows when each `{…}` is written out.
+    """A pattern of Python for the other engine, and its size: its sets, and what `{…}` adds when written out.
 
     Raises `re.error` for what the two read in different ways.
     """
     tokens = _TOKEN.findall(pattern)
     translated: list[str] = []
-    sizes, last, written = [0], 0, 0  # Of the groups that are open, of what was read last, and of all that is there.
+    sizes, last, single = [0], 0, 0  # Of the groups that are open, of what was read last, and of single characters.
     for token, following in zip(tokens, [*tokens[1:], ""], strict=False):
         is_repetition = token in ("*", "+", "?") or (token[0] == "{" and len(token) > 1)
         if (
@@ -153,8 +154,8 @@ def _translate_pattern(pattern: str) -> tuple[str, int]:
         else:
             last = 1
             sizes[-1] += 1
-            written += 1
-    return "".join(translated), sizes[0] - written
+            single += token[0] != "[" and token not in _SETS
+    return "".join(translated), sizes[0] - single
 
 
 def _build_one_of(values: Any) -> Test:

@@ -409,8 +409,8 @@ class DurableCalls:
 
     async def _find_committed(self, ref: CallRef, ended: object) -> ToolResult | None:
         """The result that the ledger has of a call, without a look at its row; one that failed may be tried again."""
-        entry = ended
-        if not isinstance(entry, Entry):
+        entry = ended if isinstance(ended, Entry) else None
+        if entry is None:
             entry = await self._reader.get(ref, TimeBudget(self._overhead_timeout))
         return describe_entry(entry) if entry is not None and entry.state == "committed" else None
 

@@ -288,7 +288,7 @@ class Executor:
     def register(self, name: str, function: object) -> Self:
         """A new executor that also has this tool, under this name; this one stays as it is.
 
-        Both share the ledger, the approvals, the limits and the running calls.
+        Both share the ledger, the approvals, the limits and the running calls; each has its own policy from then on.
         """
         other = copy.copy(self)
         other._pool = self._pool.register(name, function)
