@@ -1,8 +1,11 @@
 """SQLite is written by one thread: a step is one hop, steps that arrive together share a commit, and none is lost."""
 
 import asyncio
+import gc
+import os
 import sqlite3
 import threading
+import time
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
@@ -444,6 +447,44 @@ async def test_closing_waits_for_what_runs_and_does_what_was_just_given(file: Sq
         assert await given == "given"
         await closing
     assert "given" in await names(file)
+
+
+def open_descriptors() -> int:
+    gc.collect()
+    return len(os.listdir("/proc/self/fd"))
+
+
+@pytest.mark.parametrize("way", ["an eventfd", "no eventfd", "an event loop that watches none"])
+def test_whoever_waits_gets_what_a_thread_has_done_on_every_platform(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    if way == "no eventfd":
+        monkeypatch.delattr(os, "eventfd", raising=False)
+    asyncio.run(asyncio.sleep(0))
+    before = open_descriptors() if Path("/proc/self/fd").exists() else None
+
+    async def work(*, closes: bool) -> None:
+        if way == "an event loop that watches none":
+            monkeypatch.setattr(asyncio.get_running_loop(), "add_reader", refuse)
+        store = open_store(f"sqlite:///{tmp_path}/a.db")
+        results = await asyncio.gather(*(write_setting(store, f"{closes} {number}") for number in range(20)))
+        assert results == [1] * 20
+        assert len(await names(store)) >= 20
+        if closes:
+            await store.aclose()
+            assert await write_setting(store, "opened again") == 1
+            await store.aclose()
+
+    def refuse(*given: object) -> None:
+        raise NotImplementedError
+
+    for closes in (True, False):
+        asyncio.run(work(closes=closes))
+    if before is not None:
+        ended = time.monotonic() + 10
+        while open_descriptors() > before and time.monotonic() < ended:  # A thread ends with its loop, a little later.
+            time.sleep(0.01)
+        assert open_descriptors() <= before
 
 
 async def test_a_slow_page_holds_up_no_look_up(file: SqlStore) -> None:

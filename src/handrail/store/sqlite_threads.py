@@ -1,9 +1,12 @@
 """Threads that own a connection to SQLite: what the event loop asks for at the same time is done in one go."""
 
 import asyncio
+import os
 import sqlite3
 import threading
+from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from queue import SimpleQueue
 from typing import Any, Final, TypeVar
 
@@ -68,10 +71,19 @@ def _wrap(error: sqlite3.Error, sql: str) -> BaseException:
 class _Job:
     """A step that somebody waits for, and what became of it."""
 
-    __slots__ = ("_taken", "ends", "error", "future", "is_statement", "result", "step")
+    __slots__ = ("_taken", "answers", "ends", "error", "future", "is_statement", "result", "step")
 
-    def __init__(self, step: StoreStep[Any], future: asyncio.Future[Any], ends: float, *, is_statement: bool) -> None:
+    def __init__(
+        self,
+        step: StoreStep[Any],
+        future: asyncio.Future[Any],
+        answers: "_Answers",
+        ends: float,
+        *,
+        is_statement: bool,
+    ) -> None:
         self.step = step
+        self.answers = answers
         self.is_statement = is_statement
         """Whether it is one statement, which SQLite itself commits, or undoes if it fails."""
         self.future = future
@@ -84,6 +96,54 @@ class _Job:
     def take(self) -> bool:
         """Take it to run it, or so that it is not run any more; True for the first who does."""
         return self._taken.acquire(blocking=False)
+
+
+class _Answers:
+    """Hands to an event loop what a thread has done.
+
+    Over an eventfd, where there is one: `call_soon_threadsafe` writes to a socket, with which a call that is stored in
+    SQLite takes 12 µs of CPU more, of 230 (Python 3.12). It is closed when nobody can write to it any more: steps and
+    the event loop hold it.
+    """
+
+    __slots__ = ("_eventfd", "_given", "loop")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self._given: deque[Sequence[_Job]] = deque()
+        self._eventfd: int | None = None
+        if hasattr(os, "eventfd"):
+            self._eventfd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+            try:
+                loop.add_reader(self._eventfd, self._read, self._eventfd)
+            except NotImplementedError:  # An event loop of another kind.
+                os.close(self._eventfd)
+                self._eventfd = None
+
+    def __del__(self) -> None:
+        if self._eventfd is not None:
+            os.close(self._eventfd)
+
+    def give(self, jobs: Sequence[_Job]) -> None:
+        """Say in the thread that steps are done."""
+        if self._eventfd is not None:
+            self._given.append(jobs)
+            os.eventfd_write(self._eventfd, 1)
+            return
+        with suppress(RuntimeError):  # The event loop has ended: nobody waits.
+            self.loop.call_soon_threadsafe(_resolve, jobs)
+
+    def _read(self, eventfd: int) -> None:
+        os.eventfd_read(eventfd)
+        while self._given:
+            _resolve(self._given.popleft())
+
+    def end(self) -> None:
+        """The thread has ended: nothing more is given."""
+        if self._eventfd is not None and not self.loop.is_closed():
+            self.loop.remove_reader(self._eventfd)
+            while self._given:
+                _resolve(self._given.popleft())
 
 
 class SqliteThread:
@@ -102,6 +162,7 @@ class SqliteThread:
         self._queue: SimpleQueue[list[_Job] | None] | None = None
         """What the thread has to do, None at last; None before it is started."""
         self._thread: threading.Thread | None = None
+        self._answers: _Answers | None = None
         self._waiting: dict[_Job, None] = {}
         """Steps that are not done, the oldest first."""
         self._timer: asyncio.TimerHandle | None = None
@@ -116,7 +177,10 @@ class SqliteThread:
         """Run a step in the thread, which may be a single statement. Who stops waiting before it has begun takes it
         back."""
         loop = asyncio.get_running_loop()
-        job = _Job(step, loop.create_future(), loop.time() + self._timeout, is_statement=is_statement)
+        answers = self._answers
+        if answers is None or answers.loop is not loop:
+            answers = self._answers = _Answers(loop)
+        job = _Job(step, loop.create_future(), answers, loop.time() + self._timeout, is_statement=is_statement)
         self._waiting[job] = None
         if self._timer is None:
             self._timer = loop.call_at(job.ends, self._expire, loop)
@@ -160,13 +224,16 @@ class SqliteThread:
     async def close(self) -> None:
         """End the thread when it has done what it was given, and close its connection."""
         self._send()
+        answers = self._answers
         if (thread := self.stop()) is not None:
             await asyncio.to_thread(thread.join)
+        if answers is not None:
+            answers.end()
 
     def stop(self) -> threading.Thread | None:
         """Let the thread end when it has done what it was given; the next step starts another."""
         queue, thread = self._queue, self._thread
-        self._arriving, self._queue, self._thread = [], None, None
+        self._arriving, self._queue, self._thread, self._answers = [], None, None, None
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -338,14 +405,11 @@ def _undo(connection: sqlite3.Connection) -> None:
 
 
 def _deliver(group: Sequence[_Job]) -> None:
-    by_loop: dict[asyncio.AbstractEventLoop, list[_Job]] = {}
+    given: dict[_Answers, list[_Job]] = {}
     for job in group:
-        by_loop.setdefault(job.future.get_loop(), []).append(job)
-    for loop, jobs in by_loop.items():
-        try:
-            loop.call_soon_threadsafe(_resolve, jobs)
-        except RuntimeError:  # The event loop has ended: nobody waits.
-            continue
+        given.setdefault(job.answers, []).append(job)
+    for answers, jobs in given.items():
+        answers.give(jobs)
 
 
 def _resolve(jobs: Sequence[_Job]) -> None:
