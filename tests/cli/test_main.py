@@ -36,6 +36,14 @@ def test_the_recorded_conversation_moves_the_money_once_and_says_that_it_is_reco
     assert shown.splitlines()[-1].endswith("transfers made: 120 EUR to Sophie")
 
 
+@pytest.mark.parametrize("option", [["--model", "gpt-5"], ["--provider", "openai"], ["--session", "s-1"]])
+def test_what_the_recorded_conversation_has_no_use_for_is_refused(
+    option: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["chat", *option]) == 1
+    assert f"{option[0]} needs a terminal; without one" in capsys.readouterr().err
+
+
 def test_quiet_leaves_only_what_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["chat", "--quiet"]) == 0
 
