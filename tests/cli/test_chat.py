@@ -177,6 +177,16 @@ POLICY = Policy([Rule.allow("*")])
 """
 
 
+def test_an_agent_of_ones_own_is_named_where_its_conversation_is_resumed(tmp_path: Path) -> None:
+    file = tmp_path / "my tools.py"
+    file.write_text(TOOLS)
+    with talking([text("Hello.")], str(file), XDG_STATE_HOME=str(tmp_path)) as (terminal, _):
+        terminal.types("Hello?")
+        terminal.types("/save")
+        terminal.sees("--session chat-")
+        assert f"'{file}'" in terminal.shown.split("Resume it with: handrail chat", 1)[1]
+
+
 def test_ctrl_c_interrupts_the_agent_and_not_the_program(tmp_path: Path) -> None:
     file = tmp_path / "tools.py"
     file.write_text(TOOLS.replace("@tool\n", '@tool(on_interrupt="cancel")\n'))

@@ -7,7 +7,7 @@ import re
 import subprocess
 import sys
 import tomllib
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,14 @@ def test_the_recorded_conversation_moves_the_money_once_and_says_that_it_is_reco
     assert shown.count("Transferred 120 EUR to Sophie.") == 1
     assert "already_executed, not run again" in shown
     assert shown.splitlines()[-1].endswith("transfers made: 120 EUR to Sophie")
+
+
+@pytest.mark.parametrize("option", [["--model", "gpt-5"], ["--provider", "openai"], ["--session", "s-1"]])
+def test_what_the_recorded_conversation_has_no_use_for_is_refused(
+    option: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["chat", *option]) == 1
+    assert f"{option[0]} needs a terminal; without one" in capsys.readouterr().err
 
 
 def test_quiet_leaves_only_what_is_said(capsys: pytest.CaptureFixture[str]) -> None:
@@ -133,6 +141,24 @@ def test_the_doctor_knows_what_every_extra_gives(capsys: pytest.CaptureFixture[s
     for extra, gives in EXTRAS.items():
         assert re.search(rf"^  {extra}  +\S.* {re.escape(gives)}$", shown, re.MULTILINE)
     assert re.search(r"^  smollm2-135m +98 MB ", shown, re.MULTILINE)
+
+
+def test_the_doctor_says_what_an_extra_lacks(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def find_version(name: str) -> str:
+        if name in ("fastapi", "rich"):
+            raise PackageNotFoundError(name)
+        return "0.1" if name == "uvicorn" else version(name)
+
+    monkeypatch.setattr("handrail.cli.doctor.version", find_version)
+    assert main(["doctor"]) == 0
+
+    shown = capsys.readouterr().out
+    wanted = (
+        r"^  serve +in part +handrail serve: the gateway and its console \(fastapi missing, uvicorn 0\.1 is older than "
+    )
+    assert re.search(wanted, shown, re.MULTILINE)
 
 
 def test_the_doctor_opens_a_store_and_does_not_change_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -72,6 +72,16 @@ async def test_what_is_not_a_call_is_an_error_that_says_what_a_call_is() -> None
                 await run
 
 
+async def test_what_is_not_a_context_is_an_error_that_says_what_a_context_is() -> None:
+    executor: Any = Executor([pay])
+    sent = call("pay", amount=5)
+    for context in ({"session_id": "s-1"}, None, "s-1", ToolContext):
+        runs = (executor.run(sent, context), executor.run_all([sent], context), executor.guard(sent, context, print))
+        for run in (*runs, executor.submit(sent, context)):
+            with pytest.raises(TypeError, match="context must be a ToolContext\\(session_id=…\\), got "):
+                await run
+
+
 def test_an_executor_and_its_policy_show_what_they_have() -> None:
     policy = Policy([Rule.deny("pay", where={"amount": {"above": 5}}), Rule.ask("pay", by="operator")])
 

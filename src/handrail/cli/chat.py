@@ -44,14 +44,20 @@ def run(options: argparse.Namespace) -> int:
     screen = Screen(Console(highlight=False), quiet=options.quiet)
     agent = load_agent_file(None if options.recorded else options.file)
     if options.recorded or not (sys.stdin.isatty() and sys.stdout.isatty()):
-        if options.file is not None:
-            raise ConfigError("FILE needs a terminal; without one, the recorded conversation uses the example.")
+        for name, value in (
+            ("FILE", options.file),
+            ("--provider", options.provider),
+            ("--model", options.model),
+            ("--session", options.session),
+        ):
+            if value is not None:
+                raise ConfigError(f"{name} needs a terminal; without one, the recorded conversation uses the example.")
         asyncio.run(play_recorded_chat(agent, screen))
         return 0
     provider = _get_own_provider(agent) or _prepare_provider(options)
     if isinstance(provider, int):
         return provider
-    return asyncio.run(TerminalChat(agent, provider, screen, name=options.session).run())
+    return asyncio.run(TerminalChat(agent, provider, screen, name=options.session, file=options.file).run())
 
 
 def _get_own_provider(file: AgentFile) -> Provider | None:

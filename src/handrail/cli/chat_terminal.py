@@ -3,6 +3,7 @@
 import asyncio
 import os
 import secrets
+import shlex
 import signal
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping
 from contextlib import aclosing, contextmanager
@@ -47,12 +48,15 @@ def find_sessions_directory(env: Mapping[str, str]) -> Path:
 class TerminalChat:
     """A chat with one person at a terminal."""
 
-    def __init__(self, agent: AgentFile, provider: Provider, screen: Screen, *, name: str | None) -> None:
+    def __init__(
+        self, agent: AgentFile, provider: Provider, screen: Screen, *, name: str | None, file: str | None = None
+    ) -> None:
         self._agent = agent
         self._provider = provider
         self._screen = screen
         self._saved_as = name
         self._name = name or f"chat-{secrets.token_hex(4)}"
+        self._file = [] if file is None else [file]
         self._events: list[Event] = []
         self._result: TurnResult | None = None
         self._prompt: PromptSession[str] = PromptSession()
@@ -263,9 +267,8 @@ class TerminalChat:
         except (HandrailError, OSError) as error:
             self._screen.print_notice(f"The conversation could not be saved: {error}", "red")
             return
-        self._screen.print_notice(
-            f"Saved in {self._sessions.path(self._name)}. Resume it with: handrail chat --session {self._name}"
-        )
+        command = shlex.join(["handrail", "chat", *self._file, "--session", self._name])
+        self._screen.print_notice(f"Saved in {self._sessions.path(self._name)}. Resume it with: {command}")
 
     def _back(self) -> None:
         self._session.hand_back()

@@ -59,7 +59,8 @@ def run(options: argparse.Namespace) -> int:
     states = _check_extras()
     width = max(map(len, EXTRAS))
     for extra, gives in EXTRAS.items():
-        print(f"  {extra:<{width}}  {states[extra]:<11}{gives}")
+        state, _, problems = states[extra].partition(": ")
+        print(f"  {extra:<{width}}  {state:<11}{gives}{f' ({problems})' if problems else ''}")
     if set(states.values()) != {"installed"}:
         print("  A missing one is installed with: pip install 'handrail[NAME]'")
     print(f"\nModels in {get_cache_directory()}:")
@@ -79,7 +80,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _check_extras() -> dict[str, str]:
-    """For each extra: installed, missing, or what of it is missing or too old."""
+    """For each extra: installed, missing, or in part, with what of it is missing or too old."""
     try:
         found = [match for line in requires("handrail") or () if (match := _REQUIREMENT.match(line))]
     except PackageNotFoundError:
@@ -89,7 +90,7 @@ def _check_extras() -> dict[str, str]:
         problems = [_find_problem(match[1], match[2] or "0") for match in found if match[3] == extra]
         real = [problem for problem in problems if problem is not None]
         is_absent = len(real) == len(problems) and all(problem.endswith("missing") for problem in real)
-        states[extra] = "installed" if not real else "missing" if is_absent else f"{', '.join(real)}: "
+        states[extra] = "installed" if not real else "missing" if is_absent else f"in part: {', '.join(real)}"
     return states
 
 

@@ -95,3 +95,11 @@ class ToolContext(Struct, Generic[DepsT], frozen=True, kw_only=True):
                     fraction=fraction,
                 )
             )
+
+
+def build_type_error(call: object, context: object) -> TypeError:
+    """The error for something that is not a `ToolCall` or not a `ToolContext` where both are needed."""
+    if not isinstance(call, ToolCall):
+        kind = type(call).__name__
+        return TypeError(f"call must be a ToolCall(id=…, name=…, arguments_json=…), got {kind}.")
+    return TypeError(f"context must be a ToolContext(session_id=…), got {type(context).__name__}.")

@@ -97,12 +97,6 @@ def _build_arguments_error(call: ToolCall) -> TypeError:
     return TypeError(f"arguments_json must be a str with JSON, such as '{{\"amount\": 5}}', got {kind}.")
 
 
-def build_call_type_error(call: object) -> TypeError:
-    """The error for something that is not a `ToolCall` where one is needed."""
-    kind = type(call).__name__
-    return TypeError(f"call must be a ToolCall(id=…, name=…, arguments_json=…), got {kind}.")
-
-
 class Decision(Struct, frozen=True, kw_only=True, gc=False):
     """What the policy decided about a call: the action, the rule, and the source of the rule."""
 

@@ -12,7 +12,7 @@ from handrail.authorize.authorizer import Mode
 from handrail.authorize.explanation import Explanation, explain_call
 from handrail.authorize.policy import Policy, PolicyProblem
 from handrail.core import failure_results
-from handrail.core.context import ToolContext
+from handrail.core.context import ToolContext, build_type_error
 from handrail.core.events import Event, Listener
 from handrail.core.log import SHOW_TEXTS, log
 from handrail.core.provenance import Provenance, SessionProvenances
@@ -21,7 +21,7 @@ from handrail.core.redact import Redactor
 from handrail.core.secrets import Reference
 from handrail.core.text import is_storable, join_names
 from handrail.core.tool import Tool
-from handrail.core.values import Approval, ToolCall, ToolResult, build_call_type_error
+from handrail.core.values import Approval, ToolCall, ToolResult
 from handrail.define.options import ToolFlags
 from handrail.errors import ConfigError
 from handrail.execute.cancellation import CallCanceller, CancelResult
@@ -302,8 +302,8 @@ class Executor:
 
     async def run(self, call: ToolCall, context: ToolContext[Any]) -> ToolResult:
         """Run one call. It returns a result whatever happens; only a real cancellation of the caller is raised."""
-        if not isinstance(call, ToolCall):  # pyright: ignore[reportUnnecessaryIsInstance]  # the caller's
-            raise build_call_type_error(call)
+        if not (isinstance(call, ToolCall) and isinstance(context, ToolContext)):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise build_type_error(call, context)
         if self._is_debug and not SHOW_TEXTS.get():
             return await self._show_texts(self.run(call, context))
         if self._running.by_session:
@@ -405,8 +405,8 @@ class Executor:
         flags: ToolFlags | None,
         is_blocking: bool,
     ) -> ToolResult:
-        if not isinstance(call, ToolCall):  # pyright: ignore[reportUnnecessaryIsInstance]  # the caller's
-            raise build_call_type_error(call)
+        if not (isinstance(call, ToolCall) and isinstance(context, ToolContext)):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise build_type_error(call, context)
         if self._is_debug and not SHOW_TEXTS.get():
             return await self._show_texts(
                 self._guard(call, context, proceed, schema=schema, flags=flags, is_blocking=is_blocking)
@@ -496,8 +496,8 @@ class Executor:
         stored, too, and its result is `approval_required`: an operator's yes queues it; after a customer's, submit it
         again in their next turn. Of a tenant's calls, those with a higher `priority` are taken first.
         """
-        if not isinstance(call, ToolCall):  # pyright: ignore[reportUnnecessaryIsInstance]  # the caller's
-            raise build_call_type_error(call)
+        if not (isinstance(call, ToolCall) and isinstance(context, ToolContext)):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise build_type_error(call, context)
         self._running.check_loop()
         prepared = await self._preparation.prepare(self._pool, call, context)
         if isinstance(prepared, ToolResult):
