@@ -24,6 +24,7 @@ CALLED_BY_OTHERS = {
     "connect_tcp": "httpcore",
     "do_POST": "http.server",
     "downgrade": "Alembic",
+    "flatten_mapping": "PyYAML",
     "generator_schema": "Pydantic",
     "get_mcp_tools": "OpenAI Agents SDK",
     "get_request": "socketserver",
