@@ -216,6 +216,23 @@ async def test_a_document_at_a_url_holds_nobody_up_and_is_bounded(monkeypatch: p
             OpenApi({}, **{option: 0})
 
 
+async def test_what_a_document_refers_to_is_bounded_with_it() -> None:
+    paths = {f"/p{number}": {"$ref": f"part-{number}.json#/path"} for number in range(20)}
+
+    def answer(request: Request) -> Any:
+        if request.path == "/openapi.json":
+            return document(paths)
+        return {"path": {"get": {"operationId": request.path[1:-5]}}, "rest": "x" * 10_000}
+
+    with serving(answer) as server:
+        api = OpenApi(f"{server.url}/openapi.json", allow_private=True, max_document_bytes=25_000)
+        tools = (await api.load()).tools()
+        asked = len(server.requests)
+
+    assert (len(tools), asked) == (3, 1 + 3)
+    assert "more than 25,000 bytes with those it refers to" in api.skipped[-1].reason
+
+
 async def test_a_document_in_a_private_network_is_not_read() -> None:
     with serving(lambda request: document({})) as server, pytest.raises(SourceError, match="private network"):
         await OpenApi(f"{server.url}/openapi.json").load()

@@ -65,7 +65,7 @@ class OpenApi:
         allow_private: Servers in a private network may be called.
         timeout: Seconds that one request may take.
         max_response_bytes: The size of a response; a longer one is an error.
-        max_document_bytes: The size of a document at a URL, and of each that it refers to.
+        max_document_bytes: The size of a document at a URL, with those that it refers to: further ones are not read.
         max_tools: How many operations are taken, in the order of the document; further ones are skipped. All of them
             without a number.
     """
@@ -177,9 +177,15 @@ class OpenApi:
             async with asyncio.timeout(self._timeout):
                 data, address = await self._read(client, url)
                 documents = await _run_in_thread(open_document, address, data, where=url)
+                left = self._max_document_bytes - len(data)
                 while (other := documents.next_unread()) is not None:
                     try:
-                        await _run_in_thread(documents.add, other, (await self._read(client, other))[0])
+                        if left <= 0:
+                            most = f"{self._max_document_bytes:,} bytes"
+                            raise SourceError(f"The document at {url} has more than {most} with those it refers to.")
+                        content, _ = await self._read(client, other)
+                        left -= len(content)
+                        await _run_in_thread(documents.add, other, content)
                     except SourceError as error:
                         documents.add_failure(other, str(error))
         except TimeoutError as error:
