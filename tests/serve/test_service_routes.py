@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import threading
 import time
 from typing import Any
 
@@ -9,7 +10,7 @@ import httpx2
 import pytest
 from sqlalchemy import update
 
-from handrail import Executor, Policy, Rule, tool
+from handrail import Executor, Policy, Rule, ToolRegistry, tool
 from handrail.phone import WebhookResponse
 from handrail.serve import build_app
 from handrail.serve.tenant_retention import Retention
@@ -289,6 +290,24 @@ async def test_tools_in_the_form_of_each_provider(store: SqlStore) -> None:
             assert "get_balance" in json.dumps(definitions["tools"])
         await caller.get("/tools/definitions/unknown", 422)
         await caller.get("/tools/unknown", 404)
+
+
+async def test_definitions_are_made_in_a_thread_so_that_calls_go_on(
+    store: SqlStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: set[threading.Thread] = set()
+    render = ToolRegistry.to_gemini_tools
+
+    def note(registry: ToolRegistry) -> Any:
+        threads.add(threading.current_thread())
+        return render(registry)
+
+    monkeypatch.setattr(ToolRegistry, "to_gemini_tools", note)
+    async with open_replica(store) as replica:
+        definitions = await (await replica.connect("caller")).get("/tools/definitions/gemini")
+    assert "get_balance" in json.dumps(definitions["tools"])
+    assert threads
+    assert threading.main_thread() not in threads
 
 
 async def test_a_tool_that_is_denied_in_any_case_is_not_listed(store: SqlStore) -> None:

@@ -1,5 +1,6 @@
 """Tools over HTTP: what a key may call, in the form of each provider."""
 
+import asyncio
 from typing import Any, Final, Literal
 
 from fastapi import APIRouter, Request
@@ -85,7 +86,8 @@ def build_router() -> APIRouter:
         executor = await get_service(request).get_executor(key)
         allowed = {tool.name for tool in await _select(request, key)}
         registry = executor.registry.select(*allowed) if len(allowed) < len(executor.registry) else executor.registry
-        definitions = getattr(registry, RENDERERS[format])()
+        # In a thread: those of a thousand tools take seconds, and calls go on meanwhile.
+        definitions = await asyncio.to_thread(getattr(registry, RENDERERS[format]))
         return DefinitionList(
             format=format,
             tools=list(definitions),
