@@ -32,6 +32,7 @@ CALLED_BY_OTHERS = {
     "handle_starttag": "html.parser",
     "is_subclass_schema": "Pydantic",
     "on_enter": "LiveKit",
+    "parse_known_args": "argparse",
     "_repr_html_": "IPython",
     "redirect_request": "urllib",
     "shutdown_request": "socketserver",
