@@ -60,7 +60,7 @@ async def serving(
 
 def is_waiting(store: SqlStore) -> bool:
     """Whether a worker waits for calls."""
-    return any(event._waiters for event in store.work.signals._workers)  # type: ignore[attr-defined]
+    return any(signal.is_awaited for signal in store.work.signals._workers)
 
 
 def words(statements: Any) -> list[str]:

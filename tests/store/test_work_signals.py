@@ -50,8 +50,10 @@ async def send_woken(store: SqlStore, item: WorkItem) -> None:
     await store.work.send_woken([])
 
 
-async def send(store: SqlStore, item: WorkItem) -> None:
-    await store.work.delivery.send(item.id, tenant=None, priority=0)
+async def give_back(store: SqlStore, item: WorkItem) -> None:
+    held = structs.replace(item, owner="ann")
+    await store.work.hold(held, lease=60)
+    assert await store.work.release(held, state="queued", delay=0.0, is_begun=False)
 
 
 async def find_what_is_due(store: SqlStore, item: WorkItem) -> None:
@@ -59,7 +61,7 @@ async def find_what_is_due(store: SqlStore, item: WorkItem) -> None:
     assert await store.work.find(resend_after=60) == []
 
 
-@pytest.mark.parametrize("how", [put, park_what_was_approved, wake, send_woken, send, find_what_is_due])
+@pytest.mark.parametrize("how", [put, park_what_was_approved, wake, send_woken, give_back, find_what_is_due])
 async def test_who_waits_for_calls_is_told_of_one(
     store: SqlStore, how: Callable[[SqlStore, WorkItem], Awaitable[None]]
 ) -> None:
@@ -255,6 +257,26 @@ async def test_another_process_is_told_of_calls_and_of_their_ends_and_nothing_el
 
 
 @pytest.mark.postgres
+async def test_a_worker_is_told_once_of_what_its_own_process_queues(postgres: PostgresServer) -> None:
+    url = postgres.new_database()
+    async with open_store(url) as ours, open_store(url) as theirs:
+        item = an_item()
+        with stopped_clock():
+            async with ours.work.signals.watch_queue(60) as wait, ours.work.watch_end(**ref(item)) as wait_for_end:
+                await ours.work.put(item)
+                assert await wait(set())
+                ending = asyncio.create_task(wait_for_end(60))
+                await theirs.work.end(**ref(item))
+                await eventually(ending.done)  # What Postgres said before has come, too.
+                waiting = asyncio.create_task(wait(set()))
+                await quiet()
+                assert not waiting.done()
+                await theirs.work.put(an_item())
+                await eventually(waiting.done)
+                assert await waiting
+
+
+@pytest.mark.postgres
 async def test_a_connection_that_listens_is_opened_again_when_it_was_lost(postgres: PostgresServer) -> None:
     url = postgres.new_database()
     async with open_store(url) as ours, open_store(url) as theirs:
@@ -291,12 +313,13 @@ async def test_a_store_listens_once_until_it_is_closed(postgres: PostgresServer)
 
 @pytest.mark.postgres
 def test_a_store_listens_again_in_the_next_event_loop(postgres: PostgresServer) -> None:
-    store = open_store(postgres.new_database())
+    url = postgres.new_database()
+    store = open_store(url)
 
     async def be_told() -> bool:
-        async with store.work.signals.watch_queue(60) as wait:
+        async with store.work.signals.watch_queue(60) as wait, open_store(url) as other:
             with stopped_clock():
-                await store._database.fetch(text("SELECT pg_notify('handrail_work', '')"))
+                await other._database.fetch(text("SELECT pg_notify('handrail_work', '')"))
                 return await wait(set())
 
     assert asyncio.run(be_told())

@@ -14,6 +14,7 @@ from handrail.core.values import ToolResult
 from handrail.errors import ConfigError
 from handrail.execute.durable import DurableCalls
 from handrail.execute.executor import Executor
+from handrail.execute.running import start_task
 from handrail.execute.scheduler import CallRef
 from handrail.execute.stored_calls import StoredCall, WorkItem, parse_work_id
 
@@ -138,7 +139,7 @@ class Worker:
         known = self._running.get(ref)
         if known is not None:  # It was delivered twice: both get the same answer.
             return await asyncio.shield(known)
-        task = asyncio.create_task(self._handle(ref), name=f"handrail:work:{id}")
+        task = start_task(asyncio.get_running_loop(), self._handle(ref), f"handrail:work:{id}")
         self._running[ref] = task
         task.add_done_callback(lambda _: self._forget(ref))
         return await asyncio.shield(task)

@@ -64,6 +64,17 @@ class Database:
             self.url, connect_timeout=self._timeout, statement_timeout=self._timeout, pool_size=self._pool_size
         )
         self._transactional = self._postgres.execution_options(isolation_level="READ COMMITTED")
+        self.backends: set[int] = set()
+        """The ids by which Postgres names the connections of this pool, where it says who has notified."""
+        event.listen(self._postgres.sync_engine, "connect", self._add_backend)
+        event.listen(self._postgres.sync_engine, "close", self._remove_backend)
+
+    def _add_backend(self, connection: Any, record: Any) -> None:
+        record.info["backend"] = backend = connection.driver_connection.get_server_pid()
+        self.backends.add(backend)
+
+    def _remove_backend(self, connection: Any, record: Any) -> None:
+        self.backends.discard(record.info.get("backend"))
 
     @property
     def is_open(self) -> bool:

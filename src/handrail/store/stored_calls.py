@@ -3,7 +3,7 @@
 import asyncio
 import hashlib
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, ClassVar, Final, Literal
 
@@ -20,6 +20,7 @@ from handrail.errors import ConfigError, StoreError
 from handrail.execute.delivery import Delivery, Handle
 from handrail.execute.ledger import Entry
 from handrail.execute.recorded_result import RecordedResult
+from handrail.execute.running import start_task
 from handrail.execute.scheduler import CallRef
 from handrail.execute.stored_calls import ObservedLease, WaitForEnd, WorkItem, WorkState, send_item
 from handrail.execute.worker_notices import CallNotice, NoticeBoard, OnNotice
@@ -188,7 +189,10 @@ class SqlWork:
     ) -> bool:
         """Give a call back."""
         values = self._of(item, to_state=state, delay=delay, more=0 if is_begun else -1)
-        return await self._database.write(self._statements.release, values) == 1
+        is_released = await self._database.write(self._statements.release, values) == 1
+        if is_released and state == "queued" and not delay:
+            self.signals.wake_workers()
+        return is_released
 
     async def finish(self, item: WorkItem, recorded: RecordedResult) -> bool:
         """End a call that has no entry in the ledger."""
@@ -376,14 +380,12 @@ class SqlDelivery:
         self._work = work
 
     async def send(self, id: str, *, tenant: str | None, priority: int) -> None:
-        """Nothing but a hint: a row that is queued is its own delivery."""
-        if self._work is not None:
-            self._work.signals.wake_workers()
+        """A row that is queued is its own delivery: workers were told of it when it was written."""
 
     async def serve(self, handle: Handle, *, max_running: int, stopping: asyncio.Event) -> None:
         """Take calls and hand them to a worker."""
         assert self._work is not None, "a SqlDelivery serves the store that it was passed to"
-        work, running = self._work, set[asyncio.Task[float | None]]()
+        work, running, loop = self._work, set[asyncio.Task[float | None]](), asyncio.get_running_loop()
         stopped = asyncio.ensure_future(stopping.wait())
         try:
             async with work.signals.watch_queue(handle.lease) as wait_for_work:
@@ -394,7 +396,7 @@ class SqlDelivery:
                     taken = await self._take(work, handle, free, is_woken=is_woken) if free > 0 else []
                     is_woken = False
                     for item in taken:
-                        running.add(asyncio.create_task(handle(item.id), name=f"handrail:deliver:{item.id}"))
+                        running.add(start_task(loop, handle(item.id), f"handrail:deliver:{item.id}"))
                     if len(taken) < max(free, 1):  # There is no more to take now.
                         is_woken = await wait_for_work({stopped, *running} if free <= 0 else {stopped})
             if running:
@@ -422,13 +424,55 @@ class SqlDelivery:
             return []
 
 
+class _Signal:
+    """Wakes one who waits, or who waits next: an `asyncio.Event` takes a task and two more passes of the event loop."""
+
+    __slots__ = ("_is_given", "_waiter")
+
+    def __init__(self) -> None:
+        self._is_given = False
+        self._waiter: asyncio.Future[None] | None = None
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether somebody waits for it."""
+        return self._waiter is not None
+
+    def give(self) -> None:
+        """Give it, once for as long as nobody has waited."""
+        self._is_given = True
+        self._end_wait()
+
+    async def wait(self, timeout: float, others: Iterable["asyncio.Future[Any]"] = ()) -> bool:
+        """Wait for it, for one of several futures, or for some seconds; whether it was given."""
+        if not self._is_given:
+            loop = asyncio.get_running_loop()
+            self._waiter = loop.create_future()
+            timer = loop.call_later(timeout, self._end_wait)
+            for other in others:
+                other.add_done_callback(self._end_wait)
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+                timer.cancel()
+                for other in others:
+                    other.remove_done_callback(self._end_wait)
+        is_given, self._is_given = self._is_given, False
+        return is_given
+
+    def _end_wait(self, _: object = None) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+
 class _EndWatch:
     """Somebody in this process who waits for the end of a call."""
 
-    __slots__ = ("event", "settled")
+    __slots__ = ("settled", "signal")
 
     def __init__(self) -> None:
-        self.event = asyncio.Event()
+        self.signal = _Signal()
         self.settled: Entry | None = None
         """The entry of the call, if it was settled here: it need not be read."""
 
@@ -454,7 +498,7 @@ class WorkSignals:
         self._board = NoticeBoard()
         self.is_polled = database.is_sqlite
         """Whether other processes are noticed only by looking."""
-        self._workers: set[asyncio.Event] = set()
+        self._workers: set[_Signal] = set()
         self._waiters: dict[str, set[_EndWatch]] = {}
         self._settling: set[str] = set()
         """Calls that this process settles now, if somebody here waits for them."""
@@ -462,8 +506,8 @@ class WorkSignals:
 
     def wake_workers(self) -> None:
         """Calls were queued."""
-        for event in self._workers:
-            event.set()
+        for signal in self._workers:
+            signal.give()
 
     def wake_waiters(self, ref: CallRef) -> None:
         """A call has ended."""
@@ -472,7 +516,7 @@ class WorkSignals:
     def _wake_digest(self, digest: str, settled: Entry | None = None) -> None:
         for watch in self._waiters.get(digest, ()):
             watch.settled = settled or watch.settled  # Postgres says the same once more.
-            watch.event.set()
+            watch.signal.give()
 
     @contextmanager
     def settling(self, ref: CallRef) -> "Generator[_Settling]":
@@ -496,25 +540,18 @@ class WorkSignals:
     ) -> "AsyncGenerator[Callable[[set[asyncio.Future[Any]]], Awaitable[bool]]]":
         """Wait for calls to take, or for other things, inside the block: True if somebody told of a call."""
         await self._start_listening()
-        event = asyncio.Event()
-        self._workers.add(event)
+        signal = _Signal()
+        self._workers.add(signal)
         longest = min(lease / 6, 1.0)  # Leases end without a word.
         interval = min(0.02 if self.is_polled else longest, longest)
 
         async def wait(others: "set[asyncio.Future[Any]]") -> bool:
-            waiting = asyncio.ensure_future(event.wait())
-            try:
-                await asyncio.wait({waiting, *others}, timeout=interval, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                waiting.cancel()
-            is_woken = event.is_set()
-            event.clear()
-            return is_woken
+            return await signal.wait(interval, others)
 
         try:
             yield wait
         finally:
-            self._workers.discard(event)
+            self._workers.discard(signal)
 
     @asynccontextmanager
     async def watch_end(self, ref: CallRef) -> AsyncGenerator[WaitForEnd]:
@@ -525,11 +562,8 @@ class WorkSignals:
         interval = 0.02 if self.is_polled else 0.5
 
         async def wait(timeout: float) -> Entry | bool:
-            try:
-                await asyncio.wait_for(watch.event.wait(), min(timeout, interval))
-            except TimeoutError:
+            if not await watch.signal.wait(min(timeout, interval)):
                 return False
-            watch.event.clear()
             settled, watch.settled = watch.settled, None
             return settled or True
 
@@ -607,7 +641,8 @@ class WorkSignals:
 
     def _on_notification(self, connection: object, pid: int, channel: str, payload: str) -> None:
         if not payload:
-            self.wake_workers()
+            if pid not in self._database.backends:  # Of what this process queues, it tells its workers itself.
+                self.wake_workers()
         elif payload not in self._settling:
             self._wake_digest(payload)
 
