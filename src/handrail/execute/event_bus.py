@@ -28,14 +28,14 @@ from handrail.errors import ConfigError
 class EventBus:
     """The listeners of an executor. What every call emits is built only if `has_listeners`."""
 
-    __slots__ = ("__weakref__", "_audit", "_by_session", "_redactor", "_slow_after_ms", "has_listeners", "listeners")
+    __slots__ = ("__weakref__", "_audit", "_by_session", "_redactor", "has_listeners", "listeners", "slow_after_ms")
 
     def __init__(
         self, listeners: Iterable[Listener], *, slow_after: float, redactor: Redactor, audit: Listener | None = None
     ) -> None:
         self._audit = audit
         self.listeners = tuple(map(_check_listener, listeners))
-        self._slow_after_ms = slow_after * 1000
+        self.slow_after_ms = slow_after * 1000
         self._redactor = redactor
         self._by_session: dict[str, tuple[Listener, ...]] = {}
         self.has_listeners = bool(self.listeners)
@@ -104,7 +104,7 @@ class EventBus:
                 call=call,
                 result=result,
                 decision=result.decision,
-                slow=result.duration_ms > self._slow_after_ms,
+                slow=result.duration_ms > self.slow_after_ms,
             )
         )
 

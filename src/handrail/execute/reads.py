@@ -14,6 +14,7 @@ from handrail.authorize.authorizer import Authorization, Refusal, decide_within
 from handrail.authorize.effect_keys import compute_key, write_arguments
 from handrail.core import failure_results
 from handrail.core.context import ToolContext
+from handrail.core.events import CallFinished
 from handrail.core.handler_result_checks import is_plain
 from handrail.core.log import log
 from handrail.core.text import canonical_json, is_same_json
@@ -95,7 +96,7 @@ class ReadRunner:
         Most calls are allowed, not limited, alone in their session, and their handler never waits: they need no
         coroutine.
         """
-        started, scheduler = perf_counter(), self._scheduler
+        started, scheduler, events = perf_counter(), self._scheduler, self._events
         session_id, call_id = context.session_id, call.id
         ref = (session_id, call_id or f"no id: {uuid4().hex}")
         # Two look-ups here instead of `BoundedStore.get`: every read takes this path.
@@ -118,8 +119,8 @@ class ReadRunner:
             if scope is None:
                 waiting = self._run_full(compiled, call, value, context, ref)
                 return self._wait_for_outcome(waiting, compiled, call, context, ref, started)
-            if self._events.has_listeners:
-                self._events.emit(build_started(call, context, compiled.decision))
+            if events.has_listeners:
+                events.emit(build_started(call, context, compiled.decision))
             inner = self._handlers.build_context(call, context) if tool.takes_context else context
             try:
                 coroutine = tool.handler(value, inner)
@@ -148,7 +149,7 @@ class ReadRunner:
             return self._end_with_error(error, compiled, call, context, ref, started)
         if type(outcome) is not str:
             return self._end(outcome, compiled.decision, call, context, ref, started, call)
-        # `_end`, `finish_text` and `BoundedStore.put` in their place: 0.1 of the 3.3 µs of a read (Python 3.12).
+        # `_end` and what it calls, in their place: 0.2 of the 4 µs of a read with a listener (Python 3.12).
         result = ToolResult(
             output=outcome,
             call_id=call_id,
@@ -167,8 +168,19 @@ class ReadRunner:
                 kept.entries += 1
                 kept.bytes += size
                 values[call_id] = read
-        if self._events.has_listeners:
-            self._events.emit_finished(call, context, result)
+        if events.has_listeners:
+            events.emit(
+                CallFinished(
+                    at=time.time(),
+                    session_id=session_id,
+                    tenant_id=context.tenant_id,
+                    customer_id=context.customer_id,
+                    call=call,
+                    result=result,
+                    decision=compiled.decision,
+                    slow=result.duration_ms > events.slow_after_ms,
+                )
+            )
         if self._unresolved and (running := self._unresolved.pop(ref, None)) is not None:
             running.resolve(result)
         return result
