@@ -48,6 +48,13 @@ async def test_a_call_that_arrives_again_has_the_same_result_and_is_reported_as_
     assert len(look.heard.of(CallFinished)) == 1
 
 
+async def test_calls_without_an_id_are_all_calls_of_their_own() -> None:
+    look = Counted()
+    answers = [await look.ask("a", id) for id in ("c-1", "", "", "")]
+
+    assert [(one.output, one.origin) for one in answers] == [(f"a {n}", "run") for n in (1, 2, 3, 4)]
+
+
 @pytest.mark.proves("PH-32")
 async def test_a_call_that_arrives_while_it_runs_waits_for_the_same_result() -> None:
     slow = Held()
