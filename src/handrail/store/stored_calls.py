@@ -4,7 +4,7 @@ import asyncio
 import hashlib
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from typing import Any, ClassVar, Final, Literal
 
 import msgspec
@@ -295,11 +295,9 @@ class SqlWork:
         """Hand every notice to an object."""
         await self.signals.subscribe(receiver)
 
-    @asynccontextmanager
-    async def watch_end(self, *, session_id: str, call_id: str) -> AsyncGenerator[WaitForEnd]:
+    def watch_end(self, *, session_id: str, call_id: str) -> AbstractAsyncContextManager[WaitForEnd]:
         """Watch for the end of a call."""
-        async with self.signals.watch_end((session_id, call_id)) as wait:
-            yield wait
+        return self.signals.watch_end((session_id, call_id))
 
     # Rows.
 
