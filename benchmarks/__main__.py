@@ -107,12 +107,12 @@ def measure(rounds: dict[str, int]) -> targets.Results:
             for row, one in zip(rows, calls, strict=True)
         ],
         "listeners": listened,
-        "imports": [asdict(one) for one in imported],
+        "imports": [asdict(item) for item in imported],
         "sdks_loaded": imports.sdks_loaded(imports.TOOL),
         "definitions": {
             "count": definitions.COUNT,
             "made_ms": made_ms,
-            "served": [asdict(one) for one in served],
+            "served": [asdict(item) for item in served],
         },
         "database": stored,
         "sqlite": in_file,

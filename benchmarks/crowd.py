@@ -31,7 +31,7 @@ async def bytes_per_call(calls: int, kind: str) -> float:
     tracemalloc.start()
     try:
         before = tracemalloc.get_traced_memory()[0]
-        running = [asyncio.ensure_future(executor.run(*one)) for one in zip(wanted, contexts, strict=True)]
+        running = [asyncio.ensure_future(executor.run(*item)) for item in zip(wanted, contexts, strict=True)]
         await all_sleep.wait()
         gc.collect()
         taken = tracemalloc.get_traced_memory()[0] - before
@@ -39,7 +39,7 @@ async def bytes_per_call(calls: int, kind: str) -> float:
         tracemalloc.stop()
     wake.set()
     results = await asyncio.gather(*running)
-    assert [one.output for one in results] == [f"slept {n}" for n in range(calls)]
+    assert [result.output for result in results] == [f"slept {n}" for n in range(calls)]
     return taken / calls
 
 

@@ -30,7 +30,7 @@ def measure(*, calls: int) -> list[dict[str, Any]]:
     server = PostgresServer(fsync=True)
     try:
         server.start()
-        return [asdict(one) for one in asyncio.run(_measured(server.new_database(), calls))]
+        return [asdict(item) for item in asyncio.run(_measured(server.new_database(), calls))]
     finally:
         server.remove()
 

@@ -168,7 +168,7 @@ async def cancel_a_session(size: int, directory: Path) -> AsyncGenerator[Operati
     tool = build_tool({"name": "wait", "input_schema": {"type": "object"}, "execute": wait, "read_only": True})
     executor = Executor([tool], timeouts=Timeouts(call=3600))
     others = [ToolContext[Any](session_id=f"other-{number}") for number in range(size)]
-    tasks = [asyncio.ensure_future(executor.run(_call("wait"), one)) for one in others]
+    tasks = [asyncio.ensure_future(executor.run(_call("wait"), other)) for other in others]
     await asyncio.sleep(0)
 
     async def cancel() -> None:
@@ -265,8 +265,8 @@ def _open(directory: Path) -> AbstractAsyncContextManager[Any]:
 async def _copy_rows(store: Any, table: str, size: int, unique: tuple[str, ...]) -> None:
     """Copy the one row of a table until there are `size` more, with other values where they must differ."""
     columns = [row[1] for row in await store._database.fetch(sql(f"PRAGMA table_info({table})"))]
-    chosen = ", ".join(f"\"{one}\" || '-' || n" if one in unique else f'"{one}"' for one in columns)
-    named = ", ".join(f'"{one}"' for one in columns)
+    chosen = ", ".join(f"\"{column}\" || '-' || n" if column in unique else f'"{column}"' for column in columns)
+    named = ", ".join(f'"{column}"' for column in columns)
     numbers = f"WITH RECURSIVE n(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < {size})"
     source = f"(SELECT * FROM {table} LIMIT 1), n"
     await store._database.write(sql(f"{numbers} INSERT INTO {table} ({named}) SELECT {chosen} FROM {source}"), {})
@@ -457,14 +457,14 @@ async def measure_axis(axis: Axis, *, rounds: int) -> Curve:
                 finally:
                     gc.enable()
     medians = tuple(map(statistics.median, costs))
-    quartiles = [statistics.quantiles(one, n=4, method="inclusive") for one in costs]
+    quartiles = [statistics.quantiles(cost, n=4, method="inclusive") for cost in costs]
     return Curve(
         grows=axis.grows,
         operation=axis.operation,
         sizes=axis.sizes,
         microseconds=medians,
-        low=tuple(one[0] for one in quartiles),
-        high=tuple(one[-1] for one in quartiles),
+        low=tuple(quartile[0] for quartile in quartiles),
+        high=tuple(quartile[-1] for quartile in quartiles),
         exponent=fit_exponent(axis.sizes, medians),
         expected=axis.expected,
     )
@@ -476,7 +476,7 @@ def measure(*, rounds: int = ROUNDS) -> dict[str, Any]:
     curves: list[Curve] = []
     for axis in AXES:
         curve = asyncio.run(measure_axis(axis, rounds=rounds))
-        costs = " ".join(f"{one:>10.1f}" for one in curve.microseconds)
+        costs = " ".join(f"{microsecond:>10.1f}" for microsecond in curve.microseconds)
         steepest = find_steepest(asdict(curve))
         told = f"exponent {curve.exponent:5.2f}, at most {steepest.exponent:5.2f}{', a STEP' * steepest.is_step}"
         print(f"{curve.grows:<14} {curve.operation:<38} {costs} µs   {told}", file=sys.stderr, flush=True)
@@ -486,7 +486,7 @@ def measure(*, rounds: int = ROUNDS) -> dict[str, Any]:
         "python": platform.python_version(),
         "load": [load, os.getloadavg()[0]],
         "rounds": rounds,
-        "curves": [asdict(one) for one in curves],
+        "curves": [asdict(item) for item in curves],
     }
 
 

@@ -80,7 +80,7 @@ class Judge:
         """Match the guideline of the next step; infer its call where its tool is shown."""
         self.plans.append(request)
         guideline, name, arguments = self.steps[min(len(self.replies), len(self.steps) - 1)]
-        shown = any(one.name == name for one in request.tools)
+        shown = any(item.name == name for item in request.tools)
         verdicts = (ToolVerdict(name, "needs_to_run", arguments),) if shown else ()
         return Plan((GuidelineMatch(guideline, True, "it fits"),), verdicts)
 
@@ -88,7 +88,7 @@ class Judge:
         """Bring the next step in, or reply."""
         self.replies.append(request)
         following = self.steps[len(self.replies) :][:1]
-        return Draft("You have 20000 EUR.", tuple(one[0] for one in following))
+        return Draft("You have 20000 EUR.", tuple(item[0] for item in following))
 
 
 async def one_tool() -> tuple[Agent, Judge]:
@@ -164,12 +164,12 @@ async def measure(setup: Callable[[], Awaitable[tuple[Agent, Judge]]], *, rounds
     }
     if count is not None:
         plans = [
-            (build_plan_instructions(one), render_plan_request(one), compact_json(build_plan_schema(one)))
-            for one in judge.plans
+            (build_plan_instructions(plan), render_plan_request(plan), compact_json(build_plan_schema(plan)))
+            for plan in judge.plans
         ]
         replies = [
-            (build_reply_instructions(one), render_reply_request(one), compact_json(build_reply_schema(one)))
-            for one in judge.replies
+            (build_reply_instructions(reply), render_reply_request(reply), compact_json(build_reply_schema(reply)))
+            for reply in judge.replies
         ]
         found["tokens"] = sum(count(text) for question in (*plans, *replies) for text in question)
     return found

@@ -144,7 +144,7 @@ async def kill_processes(row: Row, chance: random.Random, ends: float) -> None:
         with TemporaryDirectory() as folder:
             report = await crashtest(new_database(folder), steps=[step])
         row.tries += len(report.attempts)
-        row.in_doubt += sum(one.results[-1][0] == "outcome_unknown" for one in report.attempts)
+        row.in_doubt += sum(attempt.results[-1][0] == "outcome_unknown" for attempt in report.attempts)
         row.double += report.double
         row.lost += report.lost
         row.false += report.false
@@ -214,7 +214,7 @@ async def cancel_one(row: Row, chance: random.Random, ledger: Any, session_id: s
     row.in_doubt += answers[-1].error is not None and answers[-1].error.code == "outcome_unknown"
     said = "ok" if answers[-1].ok else answers[-1].error.code
     row.lost += not done and said not in SETTLED
-    row.false += any(one.ok and not done for one in answers)
+    row.false += any(answer.ok and not done for answer in answers)
     row.false += bool(done) and said not in SETTLED
 
 
@@ -251,7 +251,7 @@ def check_response(row: Row, wire: Any, response: Any, count: int | None) -> Non
         row.raised += 1
         return
     row.lost += count is not None and len(calls) != count
-    row.false += any(type(text) is not str for one in texts for text in one)
+    row.false += any(type(text) is not str for item in texts for text in item)
 
 
 class Hostile:

@@ -233,10 +233,10 @@ def _put_mistake(case: Case, functions: Functions) -> bool:
         return False
     new = list(_find_code(compile(case.source, case.file, "exec")))[place]
     found = functions.get((case.file, _first_line(before[place]), new.co_name), [])
-    if not found or any(one.__code__.co_freevars != new.co_freevars for one in found):
+    if not found or any(item.__code__.co_freevars != new.co_freevars for item in found):
         return False
-    for one in found:
-        one.__code__ = new
+    for item in found:
+        item.__code__ = new
     return True
 
 

@@ -108,7 +108,7 @@ def find_mutants(path: Path) -> Iterator[Mutant]:
             yield Mutant(
                 path=str(path.relative_to(PACKAGE)),
                 line=_find_lines(node)[0],
-                places=tuple(_find_lines(one) for one in (node, statement, function)),
+                places=tuple(_find_lines(item) for item in (node, statement, function)),
                 function=function.name,
                 is_cached=any("cache" in _quote(decorator) for decorator in function.decorator_list),
                 mistake=mistake,
@@ -130,8 +130,8 @@ def _walk(tree: ast.AST) -> Iterator[tuple[ast.AST, ast.AST, ast.FunctionDef | a
         if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef) or function.name in ("__repr__", "__str__"):
             continue
         arguments = function.args
-        waiting: list[tuple[ast.AST, ast.AST]] = [(one, one) for one in function.body]
-        waiting += [(one, function) for one in (*arguments.defaults, *filter(None, arguments.kw_defaults))]
+        waiting: list[tuple[ast.AST, ast.AST]] = [(part, part) for part in function.body]
+        waiting += [(item, function) for item in (*arguments.defaults, *filter(None, arguments.kw_defaults))]
         while waiting:
             found, statement = waiting.pop()
             if isinstance(found, ast.FunctionDef | ast.AsyncFunctionDef | ast.Assert):

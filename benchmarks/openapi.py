@@ -143,8 +143,8 @@ def measure(documents: Path, *, rounds: int) -> dict[str, Any]:
                 print(f"{name}, {program} …", file=sys.stderr)
                 runs[program].append(_run(code, documents / file))
         for program, every in runs.items():
-            seconds = statistics.median(one["seconds"] for one in every)
-            peak = statistics.median(one["peak_mb"] for one in every)
+            seconds = statistics.median(item["seconds"] for item in every)
+            peak = statistics.median(item["peak_mb"] for item in every)
             rows.append({"document": name, "program": program, **every[0], "seconds": seconds, "peak_mb": peak})
     print("every document of the directory …", file=sys.stderr)
     return {
@@ -166,7 +166,7 @@ def _run(code: str, argument: Path) -> dict[str, Any]:
 
 
 def _row(results: dict[str, Any], document: str, program: str) -> dict[str, Any]:
-    return next(one for one in results["rows"] if (one["document"], one["program"]) == (document, program))
+    return next(row for row in results["rows"] if (row["document"], row["program"]) == (document, program))
 
 
 def targets(results: dict[str, Any]) -> list[tuple[str, bool]]:
@@ -179,7 +179,7 @@ def targets(results: dict[str, Any]) -> list[tuple[str, bool]]:
     stripe = _row(results, "Stripe", OURS)
     swagger = results["swagger"]
     all_loaded = swagger["version"] == "2.0" and swagger["tools"] == swagger["operations"] > 100
-    invalid = sum(one["invalid"] for one in results["rows"] if one["program"] in (OURS, OURS_WITH_OUTPUT))
+    invalid = sum(row["invalid"] for row in results["rows"] if row["program"] in (OURS, OURS_WITH_OUTPUT))
     compared: list[tuple[str, bool]] = []
     for what, (mine, other) in pairs.items():
         faster, less = other["seconds"] / mine["seconds"], other["peak_mb"] / mine["peak_mb"]
@@ -200,11 +200,11 @@ def table(results: dict[str, Any]) -> str:
         "| document | read by | tools | output schemas | CPU seconds | peak memory | definitions | invalid schemas |",
         "|---|---|--:|--:|--:|--:|--:|--:|",
     ]
-    for one in results["rows"]:
-        size = f"{one['characters'] / 1e6:.1f} MB"
-        counts = f"{one['tools']:,} | {one['outputs']:,}"
-        figures = f"{counts} | {one['seconds']:.2f} | {one['peak_mb']:.0f} MB | {size} | {one['invalid']}"
-        lines.append(f"| {one['document']} | {one['program']} | {figures} |")
+    for row in results["rows"]:
+        size = f"{row['characters'] / 1e6:.1f} MB"
+        counts = f"{row['tools']:,} | {row['outputs']:,}"
+        figures = f"{counts} | {row['seconds']:.2f} | {row['peak_mb']:.0f} MB | {size} | {row['invalid']}"
+        lines.append(f"| {row['document']} | {row['program']} | {figures} |")
     found, versions, swagger = results["directory"], results["versions"], results["swagger"]
     packages = " and ".join(f"`{name}` {number}" for name, number in results["packages"].items())
     closing = (

@@ -41,8 +41,13 @@ def scripts(number: str, count: int, seconds: float) -> list[dict[str, Any]]:
         [*OPENING, *hangs_up],
     ]
     return [
-        {**base, "call": {"to": number, "from": f"+336{one:08}"}, "model": model, "caller": callers[one % len(callers)]}
-        for one in range(count)
+        {
+            **base,
+            "call": {"to": number, "from": f"+336{item:08}"},
+            "model": model,
+            "caller": callers[item % len(callers)],
+        }
+        for item in range(count)
     ]
 
 

@@ -32,7 +32,7 @@ def draw_growth(growth: Results, file: Path) -> None:
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "handrail", "font.size": 9}):
         picture = Figure(figsize=(8.5, 9.5), layout="constrained")
         for axes, (expected, title) in zip(picture.subplots(2, 1), groups.items(), strict=True):
-            curves = [one for one in growth["curves"] if one["expected"] == expected]
+            curves = [curve for curve in growth["curves"] if curve["expected"] == expected]
             for number, one in enumerate(curves):
                 colour = matplotlib.colormaps["tab20"](number / max(len(curves) - 1, 1))
                 steepest = find_steepest(one)
@@ -64,12 +64,12 @@ def _points(axes: Axes, figures: list[dict[str, Any]], title: str, limit: float,
         axes.hlines(place, one["low"], one["high"], color=colour, linewidth=1.2)
         axes.plot(one["ratio"], place, "o", color=colour, markersize=6)
         axes.text(max(one["ratio"], one["high"]) * 1.08, place, f"{one['ratio']:.3g}", va="center")
-    place = [one["name"] for one in figures].index(limited)
+    place = [figure["name"] for figure in figures].index(limited)
     axes.vlines(limit, place - 0.4, place + 0.4, color=LIMIT, linewidth=1.5)
     axes.text(limit, place - 0.45, f"target {limit}", color=LIMIT, ha="center", va="bottom", fontsize=7)
-    axes.set_yticks(range(len(figures)), [one["name"] for one in figures])
+    axes.set_yticks(range(len(figures)), [figure["name"] for figure in figures])
     axes.set_xscale("log")
-    axes.set_xlim(0.9, max(one["high"] for one in figures) * 1.6)
+    axes.set_xlim(0.9, max(figure["high"] for figure in figures) * 1.6)
     axes.margins(y=0.08)
     axes.invert_yaxis()
     axes.set_title(title, loc="left", fontweight="bold")

@@ -37,7 +37,7 @@ def _measured(target: Target) -> str:
 
 
 def _build_postgres(figures: Sequence[Results]) -> list[str]:
-    cpu = [_figure(one["cpu_us"]) if "cpu_us" in one else "not measured" for one in figures]
+    cpu = [_figure(figure["cpu_us"]) if "cpu_us" in figure else "not measured" for figure in figures]
     bare, stored = figures
     ratio = _figure(stored["median"] / bare["median"])
     told = f"A call takes {ratio} × the wall time of the transaction"
@@ -101,7 +101,7 @@ def _build_listeners(figures: list[Results] | None) -> list[str]:
         "for the audit the writing to SQLite.",
         _table(
             ("listeners", "µs", "ratio"),
-            [(one["name"], _figure(one["us"]), f"{_figure(one['ratio'])} ×") for one in figures],
+            [(figure["name"], _figure(figure["us"]), f"{_figure(figure['ratio'])} ×") for figure in figures],
             right=(1, 2),
         ),
     ]
@@ -188,14 +188,14 @@ def page(results: Results, growth: Results) -> str:
             ("row", "µs", "× floor", "quartiles", "does", "leaves out"),
             [
                 (
-                    one["name"],
-                    _figure(one["ns"] / 1e3),
-                    _figure(one["ratio"]),
-                    _quartiles(one),
-                    one["does"],
-                    one["leaves_out"],
+                    item["name"],
+                    _figure(item["ns"] / 1e3),
+                    _figure(item["ratio"]),
+                    _quartiles(item),
+                    item["does"],
+                    item["leaves_out"],
                 )
-                for one in results["dispatch"]
+                for item in results["dispatch"]
             ],
             right=(1, 2, 3),
         ),
@@ -205,8 +205,8 @@ def page(results: Results, growth: Results) -> str:
         _table(
             ("statement", "ms", "× floor", "quartiles"),
             [
-                (f"`{one['name']}`", _figure(one["ns"] / 1e6), _figure(one["ratio"]), _quartiles(one))
-                for one in results["imports"]
+                (f"`{item['name']}`", _figure(item["ns"] / 1e6), _figure(item["ratio"]), _quartiles(item))
+                for item in results["imports"]
             ],
             right=(1, 2, 3),
         ),
@@ -219,13 +219,13 @@ def page(results: Results, growth: Results) -> str:
             ("definitions", "sent", "first, ms", "again, ms", "× `json.loads`"),
             [
                 (
-                    one["name"],
-                    f"{one['sent']:,}",
-                    _figure(one["first_ms"]),
-                    _figure(one["again_ms"]),
-                    _figure(one["ratio"]),
+                    row["name"],
+                    f"{row['sent']:,}",
+                    _figure(row["first_ms"]),
+                    _figure(row["again_ms"]),
+                    _figure(row["ratio"]),
                 )
-                for one in definitions["served"]
+                for row in definitions["served"]
             ],
             right=(1, 2, 3, 4),
         ),
@@ -241,11 +241,11 @@ def page(results: Results, growth: Results) -> str:
             ("calls that", "at once", "bytes each"),
             [
                 (
-                    f"only {one['kind']}" if one["kind"] == "read" else "change something",
-                    f"{one['calls']:,}",
-                    f"{one['bytes']:,.0f}",
+                    f"only {item['kind']}" if item["kind"] == "read" else "change something",
+                    f"{item['calls']:,}",
+                    f"{item['bytes']:,.0f}",
                 )
-                for one in results["crowd"]
+                for item in results["crowd"]
             ],
             right=(1, 2),
         ),
@@ -293,7 +293,7 @@ def page(results: Results, growth: Results) -> str:
 
 def _growth(growth: Results) -> list[str]:
     low, high = (f"{load:.1f}" for load in sorted(growth["load"]))
-    steepest = [find_steepest(one) for one in growth["curves"]]
+    steepest = [find_steepest(curve) for curve in growth["curves"]]
     steps = [
         f"{one['grows']}, {one['operation']}, from {part.start:,} to {part.end:,}"
         for one, part in zip(growth["curves"], steepest, strict=True)

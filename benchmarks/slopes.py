@@ -28,7 +28,7 @@ class Segment:
 
 def fit_exponent(sizes: Sequence[int], costs: Sequence[float]) -> float:
     """The slope of the line through all the points, both axes logarithmic."""
-    slope, _ = statistics.linear_regression([math.log(one) for one in sizes], [math.log(one) for one in costs])
+    slope, _ = statistics.linear_regression([math.log(siz) for siz in sizes], [math.log(cost) for cost in costs])
     return slope
 
 

@@ -107,7 +107,7 @@ async def _in_turns(folder: Path, calls: int, clock: Callable[[], float]) -> lis
                     await work()
                 if number >= 0:
                     kept.append((clock() - began) / _BATCH * 1e6)
-    return [statistics.median(one) for one in samples]
+    return [statistics.median(sample) for sample in samples]
 
 
 async def _measure_together(folder: Path) -> dict[str, float]:

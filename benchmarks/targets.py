@@ -66,7 +66,7 @@ class Target:
 def list_targets(results: Results, growth: Results) -> list[Target]:
     """Every promise of which there are figures."""
     facade = find_named(results["dispatch"], DISPATCH_ROW)["ratio"]
-    cached = max(one["ratio"] for one in results["definitions"]["served"] if one["name"].startswith("`registry."))
+    cached = max(row["ratio"] for row in results["definitions"]["served"] if row["name"].startswith("`registry."))
     count = results["definitions"]["count"]
     floor = "× `import asyncio, pydantic`"
     return [
@@ -79,13 +79,13 @@ def list_targets(results: Results, growth: Results) -> list[Target]:
         *_list_stored_targets(results),
         *(
             Target(
-                what=f"`{one['name']}`: at most {IMPORT_LIMITS[one['name']]:g} {floor}",
-                measured=one["ratio"],
-                limit=IMPORT_LIMITS[one["name"]],
+                what=f"`{item['name']}`: at most {IMPORT_LIMITS[item['name']]:g} {floor}",
+                measured=item["ratio"],
+                limit=IMPORT_LIMITS[item["name"]],
                 free=1.0,
             )
-            for one in results["imports"]
-            if one["name"] in IMPORT_LIMITS
+            for item in results["imports"]
+            if item["name"] in IMPORT_LIMITS
         ),
         Target(
             what="… and the number of providers' SDKs that come with the first of these",
@@ -151,7 +151,7 @@ def _list_stored_targets(results: Results) -> list[Target]:
 
 
 def _list_growth_targets(growth: Results) -> list[Target]:
-    curve = next(one for one in growth["curves"] if one["operation"] == MEANING_ROW)
+    curve = next(item for item in growth["curves"] if item["operation"] == MEANING_ROW)
     costs = dict(zip(curve["sizes"], curve["microseconds"], strict=True))
     small, large = MEANING_SIZES
     return [
@@ -162,7 +162,7 @@ def _list_growth_targets(growth: Results) -> list[Target]:
         ),
         Target(
             what="operations with a [step](#what-grows-and-what-does-not)",
-            measured=sum(find_steepest(one).is_step for one in growth["curves"]),
+            measured=sum(find_steepest(item).is_step for item in growth["curves"]),
             limit=0,
             unit="",
         ),
@@ -171,4 +171,4 @@ def _list_growth_targets(growth: Results) -> list[Target]:
 
 def find_named(figures: Sequence[Results], name: str) -> Results:
     """The row of this name."""
-    return next(one for one in figures if one["name"] == name)
+    return next(figure for figure in figures if figure["name"] == name)

@@ -115,7 +115,7 @@ def test_the_codes_that_the_model_reads_are_a_closed_set() -> None:
         "tool_execution_failed",
     } == errors.CODES
     assert {
-        one.code for one in vars(errors).values() if inspect.isclass(one) and issubclass(one, ToolError)
+        var.code for var in vars(errors).values() if inspect.isclass(var) and issubclass(var, ToolError)
     } <= errors.CODES
     assert ToolNotFoundError("x").code == "tool_not_found"
     assert ToolArgsParseError("x").code == "tool_args_parse_error"
@@ -240,7 +240,7 @@ async def test_a_handler_fails_in_its_own_words_by_raising_or_by_returning() -> 
         return ToolResult(error=Failure(code="no_stock", message=f"Only {stock} left.", retryable=True))
 
     context = ToolContext(session_id="s-1")
-    texts = [(await one.execute({"stock": 2}, context)).for_model() for one in (raises, returns)]
+    texts = [(await item.execute({"stock": 2}, context)).for_model() for item in (raises, returns)]
 
     assert texts == [
         '{"ok":false,"error":"no_stock","tool":"raises","message":"Only 2 left."}',

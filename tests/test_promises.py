@@ -94,7 +94,7 @@ async def test_cancel_all_returns_when_every_call_has_ended_and_none_is_remember
 
     assert ended == 3
     assert executor.running_calls("s-1") == ()
-    assert [one.error.code for one in await running if one.error] == ["cancelled"] * 3
+    assert [item.error.code for item in await running if item.error] == ["cancelled"] * 3
 
 
 @pytest.mark.proves("PH-78")
@@ -159,7 +159,7 @@ async def test_failures_are_logged_above_info_and_no_log_has_the_configuration_o
 
     finished = [record for record in caplog.records if getattr(record, "event", "") == "call_finished"]
     assert [record.levelno > logging.INFO for record in finished] == [True, True]
-    addresses = [str(one.target_uri) for one in cfg.features.refer.destinations]  # type: ignore[union-attr]
+    addresses = [str(destination.target_uri) for destination in cfg.features.refer.destinations]  # type: ignore[union-attr]
     assert addresses
     assert not any(address in caplog.text for address in addresses)
 

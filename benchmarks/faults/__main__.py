@@ -40,7 +40,7 @@ async def play_row(row: Row, faults: list[str], *, times: int = 1) -> dict[str, 
             with tempfile.TemporaryDirectory() as directory:
                 played.append(judge(await play(row.host, fault, Path(directory), guarded=row.guarded)))
         outcomes[fault] = max(played, key=lambda one: (one.double + one.lost + one.falsely_reported, one.letters))
-        print(row.name, fault, *(one.letters for one in played), flush=True)
+        print(row.name, fault, *(item.letters for item in played), flush=True)
     return outcomes
 
 

@@ -129,7 +129,7 @@ def render(results: Mapping[str, Any]) -> str:
 
 def _render_row(row: Row, cells: Mapping[str, Any]) -> str:
     letters = [cells[fault]["letters"] if fault in cells else "–" for fault in NAMES]
-    sums = [str(sum(one[key] for one in cells.values())) for key in ("double", "lost", "falsely_reported")]
+    sums = [str(sum(cell[key] for cell in cells.values())) for key in ("double", "lost", "falsely_reported")]
     return "| " + " | ".join([row.name, *letters, *sums]) + " |"
 
 

@@ -120,7 +120,7 @@ class World:
         """All lines of one kind: `effect`, `asked` (arguments, yes, text), `told` (text), `paused` (text), `raised`."""
         path = self._path("journal.jsonl")
         lines = path.read_text("utf-8").splitlines() if path.exists() else []
-        return [one for one in map(json.loads, lines) if one["kind"] == kind]
+        return [item for item in map(json.loads, lines) if item["kind"] == kind]
 
     def tell(self, texts: Sequence[str]) -> None:
         """The model reads these results; each result is noted once, however often the history is sent."""

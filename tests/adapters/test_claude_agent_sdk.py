@@ -125,7 +125,7 @@ class Cli(Transport):
             if decision.get("permissionDecision") == "deny":
                 return str(decision["permissionDecisionReason"])
         assert any(decision.get("permissionDecision") == "allow" for decision in decisions)
-        arguments = next((one["updatedInput"] for one in decisions if "updatedInput" in one), arguments)
+        arguments = next((item["updatedInput"] for item in decisions if "updatedInput" in item), arguments)
         if self.asks_itself:
             asked = {"subtype": "can_use_tool", "tool_name": name, "input": arguments, "tool_use_id": call_id}
             answer = (await self._request(asked))["response"]

@@ -54,7 +54,7 @@ class Desk:
         await self.executor.approvals.approve(question.token, by="customer", who="c-1", **options)
 
 
-@pytest.mark.parametrize("fault", [one for one in FAULTS if one != "F12"])  # A client sends whole JSON.
+@pytest.mark.parametrize("fault", [item for item in FAULTS if item != "F12"])  # A client sends whole JSON.
 async def test_no_fault_pays_twice_loses_a_payment_or_tells_the_model_what_is_not_so(
     fault: str, tmp_path: Path
 ) -> None:
@@ -228,7 +228,7 @@ async def test_parallel_calls_run_together_where_they_may() -> None:
     async with desk.connect() as client:
         results = await asyncio.gather(*(client.call_tool("look", {"what": str(n)}) for n in range(4)))
 
-    assert [one.data for one in results] == [f"saw {n}" for n in range(4)]
+    assert [result.data for result in results] == [f"saw {n}" for n in range(4)]
 
 
 @pytest.mark.parametrize("trust_annotations", [True, False])

@@ -50,7 +50,9 @@ class Model(BaseChatModel):
         return self
 
     def _next(self, messages: list[BaseMessage]) -> Step:
-        self.told.update({one.tool_call_id: one.text for one in messages if isinstance(one, ToolMessage)})
+        self.told.update(
+            {message.tool_call_id: message.text for message in messages if isinstance(message, ToolMessage)}
+        )
         return self.steps.pop(0)
 
     def _generate(self, messages: list[BaseMessage], *args: Any, **options: Any) -> ChatResult:
@@ -93,11 +95,11 @@ class Desk:
         self.model = Model(steps=list(steps), told={})
         self.executor = Executor(policy=policy, declared=DECLARED)
         self.running = self.most_running = 0
-        named = {one.name for one in tools}
+        named = {tool.name for tool in tools}
         own = [self._tool("pay", self._pay), self._tool("look", self._look)]
         self.agent: Any = create_agent(
             self.model,
-            [*tools, *(one for one in own if one.name not in named)],
+            [*tools, *(item for item in own if item.name not in named)],
             middleware=[
                 HandrailMiddleware(
                     self.executor, context=context or ToolContext(session_id="s-1", customer_id="c-1", turn=1)
@@ -130,7 +132,7 @@ class Desk:
         return list(result.get("__interrupt__", ()))
 
     async def wake(self, interrupts: Sequence[Any], value: Any = True) -> list[Any]:
-        return await self.run(Command(resume={one.id: value for one in interrupts}))
+        return await self.run(Command(resume={item.id: value for item in interrupts}))
 
     async def approve(self, one: Any, *, by: Any = "customer", **options: Any) -> None:
         await self.executor.approvals.approve(one.value["token"], by=by, who="c-1", **options)
@@ -166,7 +168,7 @@ async def test_the_yes_to_another_call_runs_nothing() -> None:
     desk = Desk([pay_call("c1"), pay_call("c2", "R-8", 9_000)], "Done.")
 
     asked = await desk.run()
-    await desk.approve(next(one for one in asked if one.value["call_id"] == "c1"))
+    await desk.approve(next(call for call in asked if call.value["call_id"] == "c1"))
     (still,) = await desk.wake(asked)
 
     assert still.value["call_id"] == "c2"
@@ -193,7 +195,7 @@ async def test_a_doubt_interrupts_until_an_operator_resolves_it() -> None:
     told_before = dict(desk.model.told)
     await desk.executor.resolve(session_id="s-1", call_id="c1", happened=True, who="ann", reason="receipt 12")
 
-    assert [one.value["reason"] for one in paused] == ["outcome_unknown"]
+    assert [item.value["reason"] for item in paused] == ["outcome_unknown"]
     assert told_before == {}
     assert await desk.wake(paused) == []
     assert "receipt 12" in desk.model.told["c1"]
@@ -204,15 +206,15 @@ async def test_an_error_that_langchain_made_a_message_of_is_a_doubt_unless_the_t
         raise ValueError("broken")
 
     tools = [Desk._tool(name, fail) for name in ("pay", "look")]
-    for one in tools:
-        one.handle_tool_error = one.handle_validation_error = "It failed."
-        one.coroutine = _raise_tool_exception
+    for tool in tools:
+        tool.handle_tool_error = tool.handle_validation_error = "It failed."
+        tool.coroutine = _raise_tool_exception
     desk = Desk([("c1", "look", {"what": "x"})], [pay_call("c2")], "Done.", policy=ALLOW, tools=tools)
 
     paused = await desk.run()
 
     assert desk.model.told == {"c1": "It failed."}
-    assert [one.value["reason"] for one in paused] == ["outcome_unknown"]
+    assert [item.value["reason"] for item in paused] == ["outcome_unknown"]
 
 
 async def _raise_tool_exception(**_: Any) -> str:
@@ -233,7 +235,7 @@ async def test_the_tools_own_interrupt_gets_its_own_answer_and_never_the_one_tha
     await desk.approve(asked[0], by="operator")
 
     own = await desk.wake(asked, "this only wakes")
-    assert [one.value for one in own] == [{"mine": "R-7"}]
+    assert [item.value for item in own] == [{"mine": "R-7"}]
     assert await desk.wake(own, "the tool's own answer") == []
     assert answers == ["the tool's own answer"]
     assert desk.model.told == {"c1": "paid"}
@@ -391,7 +393,7 @@ async def test_a_retry_between_us_and_the_tool_runs_it_once_and_tells_the_develo
     paused = await desk.run()
 
     assert entered == ["R-7"]
-    assert [one.value["reason"] for one in paused] == ["outcome_unknown"]
+    assert [item.value["reason"] for item in paused] == ["outcome_unknown"]
     assert "Place Handrail innermost" in caplog.text
 
 
@@ -437,7 +439,7 @@ async def test_in_a_tool_node_no_answer_reaches_a_question_of_another_tool() -> 
 
     assert asked.value == {"delete": "x"}  # The question of the tool, and none of ours.
     assert answers == ["no"]
-    told = {one.tool_call_id: one.text for one in result["messages"] if isinstance(one, ToolMessage)}
+    told = {message.tool_call_id: message.text for message in result["messages"] if isinstance(message, ToolMessage)}
     assert told["c2"] == "deleted: no"
     assert desk.paid == [("R-7", 100)]  # It was approved meanwhile, and runs once.
 

@@ -52,9 +52,9 @@ class ScriptedModel(Model):
         self.told: dict[str, str] = {}
 
     async def get_response(self, system_instructions: Any, input: Any, *args: Any, **options: Any) -> ModelResponse:
-        for one in [] if isinstance(input, str) else input:
-            if one.get("type") == "function_call_output":
-                self.told[one["call_id"]] = one["output"]
+        for item in [] if isinstance(input, str) else input:
+            if item.get("type") == "function_call_output":
+                self.told[item["call_id"]] = item["output"]
         step = self.steps.pop(0)
         if isinstance(step, str):
             text = ResponseOutputText(text=step, type="output_text", annotations=[])
@@ -160,7 +160,7 @@ async def test_a_question_interrupts_the_run_and_the_approval_in_our_store_lets_
     paid_before = list(desk.paid)
     await desk.approve()
 
-    assert [one.call_id for one in asked.interruptions] == ["c1"]
+    assert [interruption.call_id for interruption in asked.interruptions] == ["c1"]
     assert paused.value.pause["reason"] == "approval_required"
     assert paid_before == []
     assert (await desk.wake()).final_output == "Done."
@@ -248,7 +248,7 @@ async def test_the_tools_own_approval_and_guardrails_stay() -> None:
     asked = await own.run()
     await guarded.run()
 
-    assert [one.call_id for one in asked.interruptions] == ["c1"]
+    assert [interruption.call_id for interruption in asked.interruptions] == ["c1"]
     assert (await own.wake()).final_output == "Done."
     assert own.paid == [("R-7", 100)]
     assert guarded.model.told == {"c1": "Not on Sundays."}
@@ -290,7 +290,7 @@ async def test_a_streamed_run_is_interrupted_and_continues_like_any_other() -> N
     streamed.clear()
     done = await wake(saved)
 
-    assert [one.call_id for one in asked.interruptions] == ["c1"]
+    assert [interruption.call_id for interruption in asked.interruptions] == ["c1"]
     assert paused.value.pause["reason"] == "approval_required"
     assert paid_before == []
     assert done.final_output == "Done."
@@ -313,7 +313,7 @@ async def test_an_agent_as_a_tool_is_left_alone_and_the_questions_of_its_tools_c
         state.approve(item)
     result = await Runner.run(outer, state, run_config=QUIET)
 
-    assert [one.call_id for one in asked.interruptions] == ["c1"]
+    assert [interruption.call_id for interruption in asked.interruptions] == ["c1"]
     assert result.final_output == "Done."
     assert inner.paid == [("R-7", 100)]
     assert outer_model.told == {"d1": "Paid inside."}
@@ -377,7 +377,10 @@ async def test_each_decision_of_a_person_is_recorded_for_its_own_call() -> None:
 
     assert sorted(desk.paid) == [("R-7", 100), ("R-9", 5)]
     assert "Too much." in desk.model.told["c2"]
-    assert {one.state for one in await desk.executor.approvals.history(session_id="s-1")} == {"used", "denied"}
+    assert {approval.state for approval in await desk.executor.approvals.history(session_id="s-1")} == {
+        "used",
+        "denied",
+    }
 
 
 async def test_cut_arguments_make_no_question_and_run_nothing() -> None:

@@ -376,7 +376,7 @@ async def test_the_tools_own_pauses_reach_the_application() -> None:
         deferred_tool_results=DeferredToolResults(approvals={"c1": True}, calls={"c2": "by hand"}),
     )
 
-    assert ([one.tool_call_id for one in output.approvals], [one.tool_call_id for one in output.calls]) == (
+    assert ([approval.tool_call_id for approval in output.approvals], [call.tool_call_id for call in output.calls]) == (
         ["c1"],
         ["c2"],
     )
@@ -400,7 +400,7 @@ async def test_a_tool_that_pauses_by_itself_after_our_approval_needs_no_second_o
     await desk.approve(await desk.run(), "c1")
     own = await desk.run(None, wake=["c1"])
 
-    assert [one.tool_call_id for one in own.approvals] == ["c1"]
+    assert [approval.tool_call_id for approval in own.approvals] == ["c1"]
     assert await desk.run(None, wake=["c1"]) == "Done."
     assert ran == ["paused", "paid"]
 
@@ -435,8 +435,8 @@ async def test_a_tool_return_keeps_its_form_and_a_repetition_gets_what_was_recor
 
     await desk.run()
 
-    prompts = [one for message in desk.history for one in message.parts if one.part_kind == "user-prompt"]
-    assert [one.content for one in prompts] == ["Go.", "See the receipt."]
+    prompts = [part for message in desk.history for part in message.parts if part.part_kind == "user-prompt"]
+    assert [prompt.content for prompt in prompts] == ["Go.", "See the receipt."]
     assert desk.model.told["c1"] == "paid"
     assert desk.model.told["c2"].startswith("[Already done at")
 
@@ -489,7 +489,7 @@ async def test_annotations_say_what_a_tool_is_only_where_they_are_trusted_and_no
 
     asked = await desk.run()
 
-    assert [one.tool_call_id for one in asked.approvals] == (["c2"] if trust_annotations else ["c1", "c2"])
+    assert [approval.tool_call_id for approval in asked.approvals] == (["c2"] if trust_annotations else ["c1", "c2"])
     assert desk.paid == []
 
 
@@ -615,7 +615,7 @@ async def test_each_decision_of_the_host_is_recorded_for_its_own_call() -> None:
 
     assert desk.paid == [("R-7", 100), ("R-9", 5)]
     assert "5" in desk.model.told["c3"]
-    recorded = {one.call_id: one for one in await desk.executor.approvals.history(session_id="s-1")}
+    recorded = {approval.call_id: approval for approval in await desk.executor.approvals.history(session_id="s-1")}
     assert {call_id: one.state for call_id, one in recorded.items()} == {"c1": "used", "c2": "denied", "c3": "used"}
     assert recorded["c2"].reason == "Too much."
 
@@ -629,7 +629,7 @@ async def test_a_decision_about_one_call_approves_nothing_else_that_waits() -> N
     )
 
     assert results.approvals == {"c1": True}
-    assert [one.call_id for one in await desk.executor.approvals.pending(session_id="s-1")] == ["c2"]
+    assert [approval.call_id for approval in await desk.executor.approvals.pending(session_id="s-1")] == ["c2"]
 
 
 async def test_two_copies_of_one_state_that_are_both_woken_pay_once() -> None:

@@ -71,8 +71,8 @@ async def test_listeners_of_an_executor_in_memory_get_the_same_events_and_metric
     assert read("handrail_approvals_waiting") == 0
     for outcome in ("approved", "denied"):
         assert read("handrail_approval_decision_seconds_count", {"outcome": outcome}) == 1
-    assert [one.state for one in await executor.approvals.history(session_id="s-1")] == ["used", "denied"]
-    assert [one.token for one in await executor.approvals.history(limit=1)] == [other]
+    assert [approval.state for approval in await executor.approvals.history(session_id="s-1")] == ["used", "denied"]
+    assert [approval.token for approval in await executor.approvals.history(limit=1)] == [other]
     assert await executor.approvals.history(customer_id="c-2") == []
 
 

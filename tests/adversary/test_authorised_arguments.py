@@ -214,7 +214,7 @@ async def test_the_fallback_gets_the_call_as_it_was_authorised(is_async: bool, k
     allowed = Executor(policy=ALLOWED, fallback=dispatch_async if is_async else dispatch, hooks=[Change(2)], **kept)
     assert (await allowed.run(pay("c-2", "R-2"), at())).ok
 
-    assert [json.loads(one)["amount"] for one in ran] == [300, 2]
+    assert [json.loads(item)["amount"] for item in ran] == [300, 2]
 
 
 # Arguments that an approver changed
@@ -289,7 +289,7 @@ async def test_changed_arguments_take_the_lock_of_their_own_key(read_only: bool,
         executor.run(pay("c-1", "R-1", 1), at("s-1")), executor.run(pay("c-2", "R-2", 2), at("s-2"))
     )
 
-    assert [one.output for one in results] == ["R-1", "R-1"]
+    assert [result.output for result in results] == ["R-1", "R-1"]
     assert most == 1
 
 
@@ -415,7 +415,7 @@ async def test_verify_is_asked_about_the_arguments_of_the_call_in_doubt(kept: di
     await approve(executor, await executor.run(pay(), at()), invoice="R-1", amount=300)
     results = [await executor.run(pay(), at()), await executor.run(pay(), at()), await executor.run(pay("c-2"), at())]
 
-    assert [code_of(one) for one in results] == ["outcome_unknown"] * 3
+    assert [code_of(result) for result in results] == ["outcome_unknown"] * 3
     assert asked == [{"invoice": "R-1", "amount": 300}] * 3
 
 

@@ -37,9 +37,9 @@ async def nothing_outlives_its_test() -> Any:
     yield
     gone.set()
     mine = asyncio.current_task()
-    rest = [one for one in asyncio.all_tasks() if one is not mine]
-    for one in rest:
-        one.cancel()
+    rest = [task for task in asyncio.all_tasks() if task is not mine]
+    for item in rest:
+        item.cancel()
     await asyncio.gather(*rest, return_exceptions=True)
 
 
@@ -137,7 +137,7 @@ async def test_a_sync_check_that_blocks_the_loop_is_reported_once(caplog: pytest
 
     executor = Executor([look])
     assert [(await executor.run(call("look", f"c-{n}"), at())).output for n in range(2)] == ["seen"] * 2
-    reports = [one.getMessage() for one in caplog.records if "blocked the event loop" in one.getMessage()]
+    reports = [record.getMessage() for record in caplog.records if "blocked the event loop" in record.getMessage()]
     assert len(reports) == 1
     assert reports[0].startswith("the permission check of look blocked the event loop for 0.")
     with pytest.raises(ConfigError, match="hang is async: it does not need @blocking"):
@@ -301,7 +301,7 @@ async def test_a_doubt_is_listed_and_resolved_by_an_operator(tmp_path: Path) -> 
         for number in (1, 2):
             assert await answered(executor, call("pay", f"c-{number}", amount=number)) == "outcome_unknown"
         first, second = await executor.doubts()
-        assert [(one.call_id, one.tool) for one in (first, second)] == [("c-1", "pay"), ("c-2", "pay")]
+        assert [(item.call_id, item.tool) for item in (first, second)] == [("c-1", "pay"), ("c-2", "pay")]
 
         with pytest.raises(ConfigError, match="expected must be the version"):
             await executor.resolve(session_id="s-1", call_id="c-1", happened=True, who="ann", expected="another")
@@ -314,9 +314,9 @@ async def test_a_doubt_is_listed_and_resolved_by_an_operator(tmp_path: Path) -> 
 
         assert await executor.doubts() == []
         truth = [await executor.run(call("pay", f"c-{number}", amount=number), at()) for number in (1, 2)]
-        assert [code_of(one) for one in truth] == [None, "tool_execution_failed"]
+        assert [code_of(item) for item in truth] == [None, "tool_execution_failed"]
         assert "ann: receipt 7" in truth[0].for_model()
-        assert [(one.call_id, one.happened, one.who) for one in heard.of(DoubtResolved)] == [
+        assert [(event.call_id, event.happened, event.who) for event in heard.of(DoubtResolved)] == [
             ("c-1", True, "ann"),
             ("c-2", False, "ann"),
         ]
@@ -365,5 +365,5 @@ async def test_a_stalled_loop_keeps_its_lease_and_the_other_process_waits_for_th
         await asyncio.to_thread(thread.join, 60)
 
     assert done == ["once"]
-    assert [one.ok for one in answers] == [True, True]
+    assert [answer.ok for answer in answers] == [True, True]
     assert "acted" in answers[1].for_model()

@@ -66,7 +66,7 @@ def test_a_whole_float_stays_a_float_for_a_number_and_is_an_int_for_an_integer()
 
     assert value == {"price": 3.0, "count": 3, "any": 3.0, "list": [1], "either": 2, "item": {"n": 1, "x": 1.0}}
     kinds = [value["price"], value["count"], value["list"][0], value["either"], value["item"]["n"], value["item"]["x"]]
-    assert [type(one).__name__ for one in kinds] == ["float", "int", "int", "int", "int", "float"]
+    assert [type(kind).__name__ for kind in kinds] == ["float", "int", "int", "int", "int", "float"]
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ def test_what_strict_mode_closes_is_noted(api: Api) -> None:
 
     notes = api.wire.tools([build_tool(given)]).notes
 
-    assert [one.text for one in notes] == [
+    assert [note.text for note in notes] == [
         "closed by strict mode: to accepts no properties but those listed",
         "closed by strict mode: the root accepts no properties but those listed",
     ]

@@ -121,9 +121,9 @@ async def test_iterators_and_awaitables_are_collected_before_anything_is_recorde
 
     results = await run_twice(act if is_async else lambda: make(), read_only=read_only)
 
-    assert [one.output for one in results] == [expected] * 3
+    assert [result.output for result in results] == [expected] * 3
     plain = ToolResult(output=expected).for_model()
-    assert all(one.for_model().endswith(plain) for one in results)
+    assert all(result.for_model().endswith(plain) for result in results)
 
 
 @pytest.mark.parametrize("is_async", [True, False])
@@ -168,7 +168,7 @@ async def test_the_iterators_of_verify_and_of_a_host_are_collected_too() -> None
     guarded = [await executor.guard(call(name), at(), lambda: iter([1])) for name in ("look", "pay")]
 
     assert first.output == ["1"]
-    assert [one.output for one in guarded] == [[1], [1]]
+    assert [item.output for item in guarded] == [[1], [1]]
 
 
 async def test_a_tool_that_is_run_by_hand_has_the_same_boundary() -> None:
@@ -283,9 +283,9 @@ async def test_a_failure_keeps_its_code_its_text_and_its_output(where: str, tmp_
         executor = Executor([act], policy=ALLOWED, ledger=store.ledger if where == "sql" else MemoryLedger())
         results = [await executor.run(call("act"), at()) for _ in range(2)]
 
-    for one in results:
-        assert one.output == {"missing": ["amount"]}
-        assert json.loads(one.for_model()) == {
+    for result in results:
+        assert result.output == {"missing": ["amount"]}
+        assert json.loads(result.for_model()) == {
             "ok": False,
             "error": "tool_execution_failed",
             "tool": "act",
@@ -343,8 +343,8 @@ async def test_a_replay_has_the_value_and_the_type_of_the_original(output: Any, 
         again = await executor.run(call("act", "c-1"), at())
         equal = await executor.run(call("act", "c-2"), at())
 
-    assert [json.dumps(one.output) for one in (first, again, equal)] == [json.dumps(output)] * 3
-    assert {type(one.output) for one in (first, again, equal)} == {type(output)}
+    assert [json.dumps(item.output) for item in (first, again, equal)] == [json.dumps(output)] * 3
+    assert {type(item.output) for item in (first, again, equal)} == {type(output)}
     assert again.for_model() == first.for_model()
     notice, _, rest = equal.for_model().partition("\n")
     assert notice.startswith("[Already done at ")
@@ -399,8 +399,8 @@ async def test_a_result_that_can_be_written_and_not_be_read_is_replayed_as_text(
     async with Executor([act], policy=ALLOWED, **store) as executor:
         results = [await executor.run(call("act"), at()) for _ in range(2)]
 
-    assert [one.ok for one in results] == [True, True]
-    assert [one.origin for one in results] == ["run", "replayed"]
+    assert [result.ok for result in results] == [True, True]
+    assert [result.origin for result in results] == ["run", "replayed"]
     assert results[0].for_model() == results[1].for_model()
 
 

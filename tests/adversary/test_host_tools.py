@@ -69,7 +69,7 @@ async def test_a_call_that_waits_in_its_host_keeps_its_approval() -> None:
         return "paid"
 
     executor = Executor(policy=Policy([Rule.ask("pay", by="operator")]), declared={"pay": ToolFlags(key="invoice_id")})
-    first, second = (call("pay", one, invoice_id="R-7", amount=100) for one in ("c-1", "c-2"))
+    first, second = (call("pay", item, invoice_id="R-7", amount=100) for item in ("c-1", "c-2"))
 
     asked = await executor.guard(first, at(), proceed, schema=SCHEMA)
     assert asked.approval is not None
@@ -90,7 +90,7 @@ async def test_what_is_declared_to_read_runs_and_everything_else_is_asked_about(
         for number, name in enumerate(("search", "search", "pay", "other"))
     ]
 
-    assert [code_of(one) for one in results] == [None, None, "approval_required", "approval_required"]
+    assert [code_of(result) for result in results] == [None, None, "approval_required", "approval_required"]
     assert len(host.ran) == 2
 
 
@@ -152,7 +152,7 @@ async def test_a_declared_lock_key_lets_different_keys_run_together() -> None:
         *(executor.guard(call("pay", key, invoice_id=key, amount=1), at(), proceed, schema=SCHEMA) for key in "ab")
     )
 
-    assert [one.output for one in results] == ["done", "done"]
+    assert [result.output for result in results] == ["done", "done"]
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,7 @@ def mutate(value: Any, chance: random.Random) -> Any:
     if isinstance(value, dict):
         return {key: mutate(one, chance) for key, one in value.items() if chance.random() > 0.05}
     if isinstance(value, list):
-        items = [mutate(one, chance) for one in value if chance.random() > 0.05]
+        items = [mutate(part, chance) for part in value if chance.random() > 0.05]
         return items + items[:1] if chance.random() < 0.1 else items
     return value
 
@@ -64,7 +64,7 @@ def check_calls(wire: Any, original: Any, *, times: int) -> None:
     for _ in range(times):
         for call in wire.calls(mutate(copy.deepcopy(original), chance)):
             fields = (call.id, call.name, call.arguments_json, call.response_id or "", call.item_id or "")
-            assert all(type(one) is str for one in fields)
+            assert all(type(field) is str for field in fields)
 
 
 @every_api

@@ -64,7 +64,7 @@ async def test_an_agent_that_a_rule_denies_does_not_get_the_result_of_another(
     assert code_of(result) == "permission_denied"
     assert "not for interns" in result.for_model()
     assert (result.decision.action, held.runs) == ("deny", 1)
-    assert [one.decision.action for one in heard.of(DecisionMade)] == ["deny"]
+    assert [event.decision.action for event in heard.of(DecisionMade)] == ["deny"]
     assert (await executor.run(call("secret", "c-1"), at(agent_id="boss"))).origin == "replayed"
 
 

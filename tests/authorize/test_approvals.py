@@ -73,7 +73,7 @@ async def test_a_question_names_the_call_and_nothing_runs(read_only: bool) -> No
     assert dict(pending.arguments) == {"invoice": "i-1", "amount": 5}
     assert pending.question == "a person looks at it"
     assert not desk.ran
-    assert [one.decision.action for one in desk.heard.of(DecisionMade)] == ["ask"]
+    assert [event.decision.action for event in desk.heard.of(DecisionMade)] == ["ask"]
 
 
 async def test_arguments_are_validated_before_anybody_is_asked() -> None:
@@ -120,9 +120,9 @@ async def test_pending_questions_can_be_listed_by_session_and_tenant() -> None:
     await desk.asked(session_id="s-3", tenant_id="globex")
     pending = desk.executor.approvals.pending
 
-    assert [one.session_id for one in await pending()] == ["s-1", "s-2", "s-3"]
-    assert [one.session_id for one in await pending(tenant_id="acme")] == ["s-1", "s-2"]
-    assert [one.session_id for one in await pending(session_id="s-3")] == ["s-3"]
+    assert [approval.session_id for approval in await pending()] == ["s-1", "s-2", "s-3"]
+    assert [approval.session_id for approval in await pending(tenant_id="acme")] == ["s-1", "s-2"]
+    assert [approval.session_id for approval in await pending(session_id="s-3")] == ["s-3"]
     assert await pending(session_id="s-3", tenant_id="acme") == []
 
 
@@ -333,7 +333,7 @@ async def test_of_many_runs_of_one_approved_effect_one_runs(ids: str) -> None:
     results = await asyncio.gather(*(desk.pay(id="c-1" if ids == "one id" else f"c-{n}") for n in range(10)))
 
     assert desk.ran == [("i-1", 5)]
-    assert all("Paid 5." in one.output for one in results)
+    assert all("Paid 5." in result.output for result in results)
 
 
 async def test_of_many_runs_of_one_approved_read_one_runs_and_the_others_are_asked() -> None:
@@ -341,7 +341,7 @@ async def test_of_many_runs_of_one_approved_read_one_runs_and_the_others_are_ask
     await desk.approve(await desk.asked())
     results = await asyncio.gather(*(desk.pay(id=f"c-{n}") for n in range(5)))
 
-    assert sorted(str(code_of(one)) for one in results) == ["None", *["approval_required"] * 4]
+    assert sorted(str(code_of(result)) for result in results) == ["None", *["approval_required"] * 4]
     assert len(desk.ran) == 1
 
 
@@ -457,7 +457,7 @@ async def test_the_history_is_read_page_by_page_from_its_end() -> None:
     older = await approvals.history(limit=2, before=newest[0])
     oldest = await approvals.history(limit=2, before=older[0])
 
-    assert [[one.session_id for one in page] for page in (newest, older, oldest)] == [
+    assert [[row.session_id for row in page] for page in (newest, older, oldest)] == [
         ["s-3", "s-4"],
         ["s-1", "s-2"],
         ["s-0"],

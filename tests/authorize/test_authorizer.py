@@ -52,9 +52,9 @@ async def test_a_decision_is_in_the_result_and_in_the_events(name: str) -> None:
     allowed = await executor.run(call(name, "c-1", n=1), at())
     denied = await executor.run(call(name, "c-2", n=2), at())
 
-    assert [one.decision.action for one in (allowed, denied)] == ["allow", "deny"]
-    assert [one.decision.action if one.decision else None for one in heard.of(CallFinished)] == ["allow", "deny"]
-    assert [one.decision.reason for one in heard.of(DecisionMade)] == [
+    assert [item.decision.action for item in (allowed, denied)] == ["allow", "deny"]
+    assert [event.decision.action if event.decision else None for event in heard.of(CallFinished)] == ["allow", "deny"]
+    assert [event.decision.reason for event in heard.of(DecisionMade)] == [
         "not two"
     ]  # What is simply allowed makes no event.
     assert len(heard.of(CallStarted)) == 1
@@ -95,9 +95,9 @@ async def test_the_developer_learns_once_what_would_allow_a_tool_and_the_model_d
 
     assert caplog.text.count("Rule.allow") == 1
     assert "act" in caplog.text
-    assert all("Rule.allow" in one.decision.reason for one in results)
-    assert not any("Rule." in one.for_model() for one in results)
-    assert {one.approval.question for one in results} == {"it may change something and no rule allows it"}
+    assert all("Rule.allow" in result.decision.reason for result in results)
+    assert not any("Rule." in result.for_model() for result in results)
+    assert {result.approval.question for result in results} == {"it may change something and no rule allows it"}
 
 
 # The tool's own check

@@ -89,7 +89,7 @@ def test_twenty_values_that_are_not_fine_are_described_or_all_that_are_in_one_li
     where = {"cc": {"from": ["customer"]}}
 
     bad = [f"eve-{number}" for number in range(25)]
-    assert [one.path for one in find(where, {"cc": ["CH-CUSTOMER", *bad]})] == [f"cc[{n}]" for n in range(1, 21)]
+    assert [item.path for item in find(where, {"cc": ["CH-CUSTOMER", *bad]})] == [f"cc[{n}]" for n in range(1, 21)]
     assert len(find(where, {"cc": bad[:3]})) == 3
     (fine,) = find(where, {"cc": ["CH-CUSTOMER", "CH-CUSTOMER"]})
     assert (fine.path, fine.is_from, fine.value, fine.describe()) == ("cc", True, None, "from customer")
@@ -108,7 +108,7 @@ def test_only_the_rules_of_this_tenant_and_agent_are_described_each_value_once()
     context = at(provenance=know(), tenant_id="acme", agent_id="desk")
     found = Policy(rules).compile(send).find_origins(context, {"to": "CH-NOBODY"})
 
-    assert [one.wanted for one in found] == [("customer",), ("operator",)]
+    assert [item.wanted for item in found] == [("customer",), ("operator",)]
 
 
 # What is told to whom.
@@ -125,7 +125,7 @@ async def test_the_operator_reads_a_value_that_looks_like_another_with_escapes_a
     (pending,) = await executor.approvals.pending()
     says = "not from customer; not seen before in this conversation"
     assert pending.seen == {"to": f"{says}; written with escapes it is {to!a}"}
-    assert [one.seen for one in heard.of(DecisionMade)] == [{"to": says}]
+    assert [event.seen for event in heard.of(DecisionMade)] == [{"to": says}]
 
 
 async def test_a_plain_text_and_a_number_need_no_escapes() -> None:

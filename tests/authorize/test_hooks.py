@@ -128,7 +128,7 @@ async def test_a_hook_that_fails_in_any_way_refuses(
     assert result.error.code == "refused_by_hook"
     assert "hook failed" in result.error.message
     assert not ran
-    assert [one.result for one in heard.of(CallFinished)] == [result]
+    assert [event.result for event in heard.of(CallFinished)] == [result]
     assert not executor.running_calls("s-1")
 
 
@@ -189,7 +189,7 @@ async def test_calls_start_in_their_order_however_long_their_hooks_take() -> Non
         gate.set()
         await asyncio.sleep(0)
 
-    assert [one.output for one in await running] == ["0", "1", "2"]
+    assert [item.output for item in await running] == ["0", "1", "2"]
     assert ran == ["0", "1", "2"]
 
 

@@ -240,7 +240,7 @@ async def test_open_questions_are_read_page_by_page_those_first_that_expire_firs
     await approvals.deny("t-5", by="operator", who="bo")
     every = await approvals.pending()
 
-    assert [one.token for one in every] == ["t-1", "t-2", "t-3"]
+    assert [item.token for item in every] == ["t-1", "t-2", "t-3"]
     assert await approvals.pending(limit=1) == every[:1]
     assert await approvals.pending(after=every[0]) == every[1:]
     assert await approvals.pending(session_id="s-2") == every[2:]
@@ -256,7 +256,7 @@ async def test_the_history_is_filtered_by_every_field_and_none_is_no_filter() ->
     await approvals.approve("t-1", by="operator", who="bo")
 
     async def tokens(**filters: Any) -> list[str]:
-        return [one.token for one in await approvals.history(**filters)]
+        return [item.token for item in await approvals.history(**filters)]
 
     assert await tokens() == await tokens(tool=None, who=None, session_id=None) == ["t-2", "t-1"]
     for filters in (

@@ -32,7 +32,7 @@ def test_deny_before_ask_before_allow_whatever_the_order(order: tuple[str, ...])
     rules = {"deny": Rule.deny("pay"), "ask": Rule.ask("pay", by="operator"), "allow": Rule.allow("pay")}
     left = list(order)
     for action in ("deny", "ask", "allow"):
-        assert decided([rules[one] for one in left]).action == action
+        assert decided([rules[item] for item in left]).action == action
         left.remove(action)
     assert decided([]).source == DEFAULT
 
@@ -211,7 +211,7 @@ def test_what_would_hold_for_nothing_is_refused_when_it_is_written(make: Any, sa
 
 def test_a_compiled_policy_knows_every_decision_that_its_tool_can_come_to() -> None:
     def effects(*rules: Rule) -> list[str]:
-        return [one.action for one in Policy(rules).compile(made()).possible_decisions()]
+        return [decision.action for decision in Policy(rules).compile(made()).possible_decisions()]
 
     above = Rule.deny("pay", where={"amount": {"above": 100}})
     assert effects() == ["ask"]

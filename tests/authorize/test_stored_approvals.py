@@ -105,7 +105,7 @@ async def test_any_other_is_refused_and_nobody_is_asked_again(values: dict[str, 
     assert refused.value.result.error.code == code
     assert says in refused.value.result.error.message
     assert (refused.value.result.approval is not None) is (values["state"] == "pending")
-    assert [one.decision.action for one in desk.heard.of(DecisionMade)] == ["deny"] * (values["state"] == "denied")
+    assert [event.decision.action for event in desk.heard.of(DecisionMade)] == ["deny"] * (values["state"] == "denied")
     assert len(await desk.approvals.history()) == 1
 
 

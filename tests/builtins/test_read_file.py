@@ -31,7 +31,7 @@ def test_its_schema_has_the_path_and_where_to_start_and_how_much() -> None:
         "offset": "integer",
         "limit": "integer",
     }
-    assert all(one["description"] for one in schema["properties"].values())
+    assert all(item["description"] for item in schema["properties"].values())
     assert "counted from 1" in schema["properties"]["offset"]["description"]
     assert schema["properties"]["offset"]["minimum"] == 1
     assert schema["properties"]["limit"]["minimum"] == 1
@@ -156,7 +156,7 @@ async def test_a_line_is_cut_between_characters(shared_desk: Desk, line: str, en
     if line or end:
         assert lines[1] == f"2\t{line[:most]}"
     assert (f"[Cut after {most} characters: line 2.]" in lines) == (len(line) > most)
-    assert not any("UTF-8" in one for one in lines)
+    assert not any("UTF-8" in item for item in lines)
 
 
 @pytest.mark.proves("HC-D6")

@@ -146,8 +146,8 @@ def test_whatever_is_done_to_conversations_every_difference_is_found(steps: list
             case _:
                 after = structs.replace(before, turn=number)
         known.append(after)
-    for one in known:
+    for item in known:
         for other in known:
-            pairs = zip(one.messages, other.messages, strict=False)
+            pairs = zip(item.messages, other.messages, strict=False)
             changed = [at for at, (left, right) in enumerate(pairs) if left is not right]
-            assert list_changes(one, other) == [*changed, *range(len(other.messages), len(one.messages))]
+            assert list_changes(item, other) == [*changed, *range(len(other.messages), len(item.messages))]

@@ -116,12 +116,14 @@ class ConversationMachine(RuleBasedStateMachine):
     def check_request(self, request: ModelRequest) -> None:
         """The model reads nothing final about a wire that nobody knows anything about."""
         unsettled = {call.id for call in self.session.conversation.unsettled}
-        for one in (one for message in request.messages if isinstance(message, ToolMessage) for one in message.results):
-            code = one.error.code if one.error else None
-            if one.call_id in self.wired:
-                assert code in (None, "in_progress", "outcome_unknown"), one
-            if one.tool_name == "wire" and code in ("in_progress", "outcome_unknown"):
-                assert one.call_id in unsettled, one
+        for item in (
+            result for message in request.messages if isinstance(message, ToolMessage) for result in message.results
+        ):
+            code = item.error.code if item.error else None
+            if item.call_id in self.wired:
+                assert code in (None, "in_progress", "outcome_unknown"), item
+            if item.tool_name == "wire" and code in ("in_progress", "outcome_unknown"):
+                assert item.call_id in unsettled, item
 
     @rule(truth=st.sampled_from([True, None]))
     def find_out(self, truth: bool | None) -> None:
@@ -166,7 +168,7 @@ class ConversationMachine(RuleBasedStateMachine):
     @rule(data=st.data(), yes=st.booleans())
     def decide(self, data: st.DataObject, yes: bool) -> None:
         open_ones = self.runner.run(self.session.approvals())
-        token = data.draw(st.sampled_from([one.token for one in open_ones]))
+        token = data.draw(st.sampled_from([item.token for item in open_ones]))
         self.runner.run(self.session.approve(token) if yes else self.session.deny(token))
         self.approved += yes
 

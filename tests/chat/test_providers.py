@@ -34,7 +34,7 @@ async def test_a_conversation_with_a_question_a_mistake_and_two_calls_at_once(su
             cut = await session.send("And now?")
             bye = await session.send("Bye.")
 
-    assert [code_of(one) for one in asked.results] == [None, "invalid_arguments", None]
+    assert [code_of(result) for result in asked.results] == [None, "invalid_arguments", None]
     assert (done.text, bank.paid) == ("Paid.", [5])
     assert (cut.text, cut.finish_reason) == ("I was about to", "length")
     assert (bye.text, bye.stop_reason) == ("Bye.", "completed")
@@ -93,4 +93,4 @@ async def test_a_conversation_continues_with_another_provider_after_a_restart(
             events: list[Any] = [event async for event in session.stream("Thanks.")]
 
     assert (paid.text, bank.paid, bank.reads) == ("Paid.", [5], 1)
-    assert "".join(one.text for one in events if isinstance(one, TextDelta)) == "Bye."
+    assert "".join(item.text for item in events if isinstance(item, TextDelta)) == "Bye."

@@ -32,11 +32,11 @@ async def test_calls_are_run_and_their_results_go_back_to_the_model() -> None:
     answer = await session.send("How much is there?")
 
     assert answer.text == "You have 100 EUR."
-    assert [one.output for one in answer.results] == ["100 EUR"]
+    assert [result.output for result in answer.results] == ["100 EUR"]
     assert answer.usage == Usage(input=20, output=10)
     provider: Any = session.provider
     assert isinstance(provider.requests[1].messages[-1], ToolMessage)
-    assert [one.name for one in provider.requests[0].tools] == ["balance", "pay"]
+    assert [item.name for item in provider.requests[0].tools] == ["balance", "pay"]
 
 
 async def test_a_stream_tells_everything_as_it_happens_and_ends_with_the_result() -> None:
@@ -46,7 +46,7 @@ async def test_a_stream_tells_everything_as_it_happens_and_ends_with_the_result(
 
     kinds = [type(event) for event in events]
     assert kinds == [TextDelta, TextDelta, CallStarted, Progress, CallFinished, TextDelta, TurnResult]
-    assert "".join(one.text for one in events if isinstance(one, TextDelta)) == "One moment.Paid."
+    assert "".join(item.text for item in events if isinstance(item, TextDelta)) == "One moment.Paid."
     assert events[-1].text == "Paid."
 
 
@@ -125,8 +125,8 @@ async def test_calls_beside_a_question_are_answered_once() -> None:
 
     assert answer.stop_reason == "completed"
     assert (bank.reads, bank.paid) == (1, [5])
-    tools = next(one for one in session.conversation.messages if isinstance(one, ToolMessage))
-    assert [one.for_model() for one in tools.results] == ["100 EUR", "paid 5"]
+    tools = next(message for message in session.conversation.messages if isinstance(message, ToolMessage))
+    assert [result.for_model() for result in tools.results] == ["100 EUR", "paid 5"]
 
 
 async def test_going_on_without_a_decision_still_waits() -> None:
@@ -136,7 +136,7 @@ async def test_going_on_without_a_decision_still_waits() -> None:
     again = await session.resume()
 
     assert (again.stop_reason, bank.paid) == ("approval_required", [])
-    assert [one.token for one in again.approvals] == [one.token for one in asked.approvals]
+    assert [approval.token for approval in again.approvals] == [approval.token for approval in asked.approvals]
     assert (await yes(session, again)).stop_reason == "completed"
 
 
@@ -159,7 +159,7 @@ async def test_words_after_a_yes_are_heard_after_it_is_done() -> None:
     answer = await session.send("Go ahead, and thanks.")
 
     assert (answer.text, bank.paid) == ("Paid, and thanks.", [5])
-    kinds = [type(one) for one in session.conversation.messages]
+    kinds = [type(message) for message in session.conversation.messages]
     assert kinds == [UserMessage, AssistantMessage, ToolMessage, UserMessage, AssistantMessage]
 
 
@@ -199,7 +199,7 @@ async def test_unknown_tools_and_bad_arguments_get_errors_so_that_the_model_can_
     )
     answer = await session.send("How much?")
 
-    assert [code_of(one) for one in answer.results] == [
+    assert [code_of(result) for result in answer.results] == [
         "tool_not_found",
         "invalid_arguments",
         "tool_args_parse_error",
@@ -229,8 +229,8 @@ async def test_two_calls_under_one_id_are_two_calls() -> None:
     )
     answer = await session.send("Go.")
 
-    assert [one.ok for one in answer.results] == [True] * 3
-    assert len({one.call_id for one in answer.results}) == 3
+    assert [result.ok for result in answer.results] == [True] * 3
+    assert len({result.call_id for result in answer.results}) == 3
 
 
 @pytest.mark.parametrize(
@@ -292,7 +292,7 @@ async def test_a_stream_that_was_cut_can_be_asked_for_again() -> None:
 
     with pytest.raises(ProviderDownError):
         await listen()
-    assert [one.text for one in heard] == ["This ", "is "]
+    assert [item.text for item in heard] == ["This ", "is "]
     assert session.conversation.messages == (UserMessage(text="Go."),)
     assert (await session.resume()).text == "Short."
 
@@ -383,7 +383,7 @@ async def test_the_turn_counts_up_and_reaches_the_tools() -> None:
     lines: Any = [tool_calls(("which", {})), "One.", tool_calls(("which", {})), "Two."]
     session = chat(lines, executor=Executor([which]))
     answers = [await session.send(words) for words in ("a", "b")]
-    assert [one.results[0].output for one in answers] == [1, 2]
+    assert [answer.results[0].output for answer in answers] == [1, 2]
 
 
 def test_a_program_without_a_loop_can_chat_too() -> None:

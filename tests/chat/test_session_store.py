@@ -75,7 +75,7 @@ async def test_the_media_of_a_result_are_saved_and_sent_to_the_model_again(kept:
 
     message = provider.requests[0].messages[2]
     assert isinstance(message, ToolMessage)
-    assert [(one.output, one.media) for one in message.results] == [("Drawn.", (picture,))]
+    assert [(result.output, result.media) for result in message.results] == [("Drawn.", (picture,))]
 
 
 async def test_an_id_that_nobody_knows_is_an_error_unless_it_may_be_created(kept: Any) -> None:
@@ -117,7 +117,9 @@ async def test_a_question_is_still_open_after_a_restart(
         session = await ChatSession.load(
             ScriptedProvider(["Paid."]), executor, context=at(bank), sessions=store.sessions
         )
-        assert [one.token for one in await session.approvals()] == [one.token for one in asked.approvals]
+        assert [approval.token for approval in await session.approvals()] == [
+            approval.token for approval in asked.approvals
+        ]
         answer = await yes(session, asked)
 
     assert (answer.text, bank.paid, bank.reads) == ("Paid.", [5], 1)
@@ -306,7 +308,7 @@ def test_a_file_is_for_its_owner_only_and_never_half_written(tmp_path: Path) -> 
 @given(st.lists(st.text(min_size=1, max_size=300), min_size=2, max_size=8, unique=True))
 def test_every_id_has_a_file_of_its_own_inside_the_directory(ids: list[str]) -> None:
     sessions = FileSessionStore("sessions")
-    paths = [sessions.path(one) for one in ids]
+    paths = [sessions.path(item) for item in ids]
 
     assert len({str(path).lower() for path in paths}) == len(ids)
     assert all(path.parent == sessions.directory for path in paths)
@@ -368,7 +370,7 @@ async def test_what_a_crash_leaves_after_the_last_complete_save_is_ignored_and_o
 
 
 def said(*texts: str, revision: int) -> Conversation:
-    return Conversation(session_id="s", messages=tuple(UserMessage(text=one) for one in texts), revision=revision)
+    return Conversation(session_id="s", messages=tuple(UserMessage(text=text) for text in texts), revision=revision)
 
 
 async def test_a_save_writes_what_changed_however_long_the_conversation_is(tmp_path: Path) -> None:
@@ -511,6 +513,6 @@ async def test_half_a_character_from_a_model_is_saved_whole_and_never_runs(kept:
     )
     answer = await session.send("Go.")
 
-    assert [code_of(one) for one in answer.results] == ["tool_args_parse_error"]
+    assert [code_of(result) for result in answer.results] == ["tool_args_parse_error"]
     assert bank.paid == []
     assert await kept.load("s-1") == session.conversation

@@ -62,7 +62,7 @@ async def test_what_a_search_finds_is_offered_from_the_next_step_on_and_the_pref
     again = await ChatSession.load(provider, executor, context=context, sessions=store, allow_memory_ledger=True)
     await again.send("And a parcel?")
 
-    assert [one.output for one in first.results][1:] == ["refundInvoice"]
+    assert [result.output for result in first.results][1:] == ["refundInvoice"]
     assert [names(request) for request in provider.requests] == [
         ["get_time", "search_tools"],
         ["get_time", "search_tools", "refundInvoice"],

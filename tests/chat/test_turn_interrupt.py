@@ -84,7 +84,7 @@ async def test_calls_are_interrupted_each_as_its_tool_wants_it(on_interrupt: Any
     answer = await asyncio.wait_for(sending, 20)
 
     assert answer.stop_reason == "interrupted"
-    assert [code_of(one) for one in answer.results] == [code]
+    assert [code_of(result) for result in answer.results] == [code]
     assert held.ended == ended
     assert len(session.conversation.open_calls) == (1 if code else 0)  # What nobody knows stays open.
     assert (await session.send("What now?")).text == "Next."
@@ -134,7 +134,7 @@ async def test_a_caller_that_is_cancelled_while_a_call_runs_finds_its_result_lat
     with pytest.raises(asyncio.CancelledError):
         await sending
 
-    assert [one.name for one in session.conversation.open_calls] == ["work"]
+    assert [call.name for call in session.conversation.open_calls] == ["work"]
     held.go.set()
     answer = await asyncio.wait_for(session.resume(), 20)
     assert (answer.text, held.runs) == ("Done.", 1)

@@ -52,7 +52,12 @@ class Bank:
 
 def codes_in(request: ModelRequest) -> list[str | None]:
     """What the model reads about its calls: the code of each failure, None for what was done."""
-    return [code_of(one) for message in request.messages if isinstance(message, ToolMessage) for one in message.results]
+    return [
+        code_of(result)
+        for message in request.messages
+        if isinstance(message, ToolMessage)
+        for result in message.results
+    ]
 
 
 async def test_a_call_in_doubt_stays_open_until_an_operator_knows_and_the_model_reads_only_that() -> None:
@@ -61,7 +66,7 @@ async def test_a_call_in_doubt_stays_open_until_an_operator_knows_and_the_model_
     session = ChatSession(provider, executor, context=CONTEXT)
     first = await session.send("Pay 5.")
 
-    assert (first.stop_reason, [code_of(one) for one in first.results]) == (
+    assert (first.stop_reason, [code_of(result) for result in first.results]) == (
         "outcome_unknown",
         [None, "outcome_unknown"],
     )
@@ -120,7 +125,11 @@ async def test_resuming_a_complete_reply_looks_its_provisional_calls_up_without_
     bank.says = True
     found = await session.resume()
 
-    assert (found.stop_reason, [one.ok for one in found.results], len(provider.requests)) == ("completed", [True], 2)
+    assert (found.stop_reason, [result.ok for result in found.results], len(provider.requests)) == (
+        "completed",
+        [True],
+        2,
+    )
     with pytest.raises(ConfigError, match="nothing to resume"):
         await session.resume()
     await session.send("And?")
@@ -186,8 +195,8 @@ async def test_a_call_that_another_process_runs_is_open_until_that_process_has_i
             assert other.stdout.read() == "StoreError\n"  # Its own copy of the conversation is out of date.
             await session.send("And now?")
             assert codes_in(provider.requests[1]) == [None]
-            (message,) = [one for one in provider.requests[1].messages if isinstance(one, ToolMessage)]
-            assert [one.for_model() for one in message.results] == ["paid 5"]
+            (message,) = [item for item in provider.requests[1].messages if isinstance(item, ToolMessage)]
+            assert [result.for_model() for result in message.results] == ["paid 5"]
     finally:
         other.kill()
         other.wait()
@@ -221,7 +230,10 @@ async def test_no_obstacle_makes_a_call_that_may_have_run_one_that_did_nothing(o
     again = session_with(tools, budget, conversation=session.conversation)
     stopped = await again.resume()
 
-    assert (stopped.stop_reason, [code_of(one) for one in stopped.results]) == ("outcome_unknown", ["outcome_unknown"])
+    assert (stopped.stop_reason, [code_of(result) for result in stopped.results]) == (
+        "outcome_unknown",
+        ["outcome_unknown"],
+    )
     await again.send("Well?")
     assert codes_in(provider.requests[1]) == ["outcome_unknown"]
     assert bank.paid == [5]
@@ -260,7 +272,7 @@ async def test_a_plain_loop_stops_with_an_open_call_and_resumes_with_the_truth(w
         return await run_until_done(step, executor, CONTEXT, **given)
 
     first = await run(messages=[{"role": "user", "content": "Pay 5."}])
-    assert (first.stop_reason, [code_of(one) for one in first.results]) == (
+    assert (first.stop_reason, [code_of(result) for result in first.results]) == (
         "outcome_unknown",
         [None, "outcome_unknown"],
     )
@@ -292,5 +304,5 @@ async def test_a_guided_turn_leaves_a_call_in_doubt_open_too() -> None:
     done = await session.resume()
     assert (done.stop_reason, bank.paid, session.conversation.open_calls) == ("completed", [5], ())
     last = judge.reply_requests[-1]
-    results = [one for message in last.messages if isinstance(message, ToolMessage) for one in message.results]
-    assert [code_of(one) for one in results] == [None]
+    results = [result for message in last.messages if isinstance(message, ToolMessage) for result in message.results]
+    assert [code_of(result) for result in results] == [None]

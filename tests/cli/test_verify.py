@@ -215,17 +215,17 @@ def test_what_the_configuration_does_not_guarantee_is_found_without_a_process() 
     executor = Executor([send, book], timeouts=timeouts, mode={"book": "observe"})
 
     shared = check_executor(executor, is_shared=True, is_encrypted=True, is_audited=True)
-    assert [one.name for one in shared if one.is_failed] == ["lease", "repeat_window"]
-    assert [one.name for one in check_tool(executor, executor.registry.get("send")) if one.is_failed] == [
+    assert [item.name for item in shared if item.is_failed] == ["lease", "repeat_window"]
+    assert [item.name for item in check_tool(executor, executor.registry.get("send")) if item.is_failed] == [
         "key",
         "recovery",
     ]
-    assert [one.name for one in check_tool(executor, executor.registry.get("book")) if one.is_failed] == [
+    assert [item.name for item in check_tool(executor, executor.registry.get("book")) if item.is_failed] == [
         "takeover",
         "policy",
     ]
     plain = check_executor(Executor([send]), is_shared=False, is_encrypted=False, is_audited=False)
-    assert [one.name for one in plain if one.is_failed] == ["store", "audit", "encryption"]
+    assert [item.name for item in plain if item.is_failed] == ["store", "audit", "encryption"]
 
 
 @pytest.mark.parametrize(
@@ -278,7 +278,7 @@ def test_the_page_has_a_row_for_everything_that_is_checked() -> None:
         [build_tool({"name": "send", "input_schema": schema, "execute": lambda arguments, context: None})]
     )
 
-    checked = [one.name for one in check_executor(executor, is_shared=True, is_encrypted=True, is_audited=True)]
-    checked += [one.name for one in check_tool(executor, executor.registry.get("send"))]
+    checked = [item.name for item in check_executor(executor, is_shared=True, is_encrypted=True, is_audited=True)]
+    checked += [item.name for item in check_tool(executor, executor.registry.get("send"))]
 
     assert shown == [*checked, *FAULT_NAMES]

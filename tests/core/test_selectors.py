@@ -40,7 +40,7 @@ ODD = named("a[b]*")
     ],
 )
 def test_a_selector_selects(text: str, selected: list[Any]) -> None:
-    assert [one for one in (PAY, STAR, CALL, ODD) if parse_selector(text)(one)] == selected
+    assert [item for item in (PAY, STAR, CALL, ODD) if parse_selector(text)(item)] == selected
 
 
 @pytest.mark.parametrize("text", ["", "  ", None, 3, ["pay"], "tag:"], ids=repr)
@@ -58,7 +58,7 @@ def test_spaces_around_a_selector_are_refused_because_it_would_select_nothing(te
 def test_any_of_several_selectors_will_do() -> None:
     chosen = parse_selectors(["pay", "mcp:*"])
 
-    assert [chosen(one) for one in (PAY, STAR, CALL)] == [True, True, False]
+    assert [chosen(item) for item in (PAY, STAR, CALL)] == [True, True, False]
     assert not parse_selectors([])(PAY)
 
 

@@ -79,7 +79,7 @@ def turned(value: Any) -> Any:
     """An equal value whose keys stand in another order."""
     if isinstance(value, dict):
         return {key: turned(value[key]) for key in reversed(list(value))}
-    return [turned(one) for one in value] if isinstance(value, list) else value
+    return [turned(part) for part in value] if isinstance(value, list) else value
 
 
 def shown(value: Any) -> str:

@@ -54,7 +54,7 @@ def test_a_call_is_encoded_and_shown_without_what_it_does_not_have() -> None:
 
 
 def test_every_event_carries_its_time_session_and_tenant() -> None:
-    kinds = [one for one in vars(events).values() if isinstance(one, type) and issubclass(one, Event)]
+    kinds = [var for var in vars(events).values() if isinstance(var, type) and issubclass(var, Event)]
 
     assert len(kinds) > 5
     for kind in kinds:

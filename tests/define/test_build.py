@@ -305,7 +305,7 @@ def test_a_mapping_and_a_class_of_fields_are_tools_too() -> None:
 
     definition = {"name": "search", "input_schema": SCHEMA, "execute": search}
 
-    assert [as_tool(one).name for one in (definition, MappingProxyType(definition), Greet)] == [
+    assert [as_tool(item).name for item in (definition, MappingProxyType(definition), Greet)] == [
         *("search", "search", "Greet")
     ]
 

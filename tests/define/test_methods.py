@@ -53,10 +53,10 @@ async def test_a_method_of_a_parent_works_in_the_child() -> None:
 
 
 async def test_a_static_method_needs_no_instance() -> None:
-    for one in (Bank.hours, Bank("Ann").hours):
-        assert (await as_tool(one).execute({"day": "Monday"}, CONTEXT)).output == "9 to 5 on Monday"
-    for one in (Bank.phone, Bank("Ann").phone):
-        assert (await as_tool(one).execute({"city": "Rome"}, CONTEXT)).output == "0800 Rome"
+    for item in (Bank.hours, Bank("Ann").hours):
+        assert (await as_tool(item).execute({"day": "Monday"}, CONTEXT)).output == "9 to 5 on Monday"
+    for item in (Bank.phone, Bank("Ann").phone):
+        assert (await as_tool(item).execute({"city": "Rome"}, CONTEXT)).output == "0800 Rome"
 
 
 def test_an_async_static_method_is_async() -> None:

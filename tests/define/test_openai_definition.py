@@ -92,10 +92,10 @@ def test_strict_is_off_unless_it_is_on() -> None:
 def objects(schema: Any) -> list[dict[str, Any]]:
     """Every object schema inside a schema."""
     if isinstance(schema, list):
-        return [found for one in schema for found in objects(one)]
+        return [found for item in schema for found in objects(item)]
     if not isinstance(schema, dict):
         return []
-    return [schema] * ("properties" in schema) + [found for one in schema.values() for found in objects(one)]
+    return [schema] * ("properties" in schema) + [found for item in schema.values() for found in objects(item)]
 
 
 @pytest.mark.proves("TC-28", "TC-30")
@@ -105,9 +105,9 @@ def test_a_strict_schema_requires_everything_and_closes_every_object(tool: Any, 
     schema = parameters(strict_of(tool), api)
     assert schema["type"] == "object"
     assert not {"title", "description"} & schema.keys()
-    for one in objects(schema):
-        assert one["required"] == list(one["properties"])
-        assert one["additionalProperties"] is False
+    for item in objects(schema):
+        assert item["required"] == list(item["properties"])
+        assert item["additionalProperties"] is False
     assert "default" not in json.dumps(schema)
 
 

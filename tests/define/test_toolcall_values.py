@@ -133,7 +133,7 @@ def test_text_parts_go_into_a_chat_message_and_into_no_responses_item() -> None:
 def same_in_every_way(made: Any, built: Any) -> bool:
     assert vars(made).keys() - {"tool_message"} == vars(built).keys() - {"tool_message"}
     assert made.tool_message == built.tool_message
-    dumps = [TypeAdapter(ToolCallSuccess[Any]).dump_python(one) for one in (made, built)]
+    dumps = [TypeAdapter(ToolCallSuccess[Any]).dump_python(item) for item in (made, built)]
     return (
         made == built
         and repr(made) == repr(built)

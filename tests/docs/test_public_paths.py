@@ -52,7 +52,7 @@ def test_the_stability_page_lists_the_public_names() -> None:
     assert update_page(page) == page, "STABILITY.md is not up to date: python -m tests.docs.public_names"
 
 
-@pytest.mark.parametrize("module", [one for one in PUBLIC if not one.startswith("handrail.adapters.")])
+@pytest.mark.parametrize("module", [item for item in PUBLIC if not item.startswith("handrail.adapters.")])
 def test_every_public_name_exists_and_has_a_docstring(module: str) -> None:
     loaded = import_module(module)
     for name in PUBLIC[module]:

@@ -33,7 +33,7 @@ def test_the_site_is_built_and_its_reference_has_every_public_name(site: Path) -
         places = links.read_page(page).places
         assert [name for name in names if f"{module}.{name}" not in places] == [], module
     text = unescape((site / "reference/options.html").read_text("utf-8"))
-    for option in (one for groups in CONFIGURED.values() for group in groups for one in list_options(group[0])):
+    for option in (item for groups in CONFIGURED.values() for group in groups for item in list_options(group[0])):
         assert re.search(rf"<code>{option.name}</code>", text), option.name
     # A signature does not say what has to be awaited; other labels say nothing new.
     reference = (site / "reference/execute.html").read_text("utf-8")
@@ -50,9 +50,9 @@ def test_every_option_is_described(group: tuple[str, ...]) -> None:
     options = list_options(group[0])
 
     assert options
-    assert [one.name for one in options if not one.text] == [], f"describe them in the docstring of {group[0]}"
+    assert [option.name for option in options if not option.text] == [], f"describe them in the docstring of {group[0]}"
     for other in group[1:]:
-        assert {one.name for one in list_options(other)} == {one.name for one in options}, other
+        assert {option.name for option in list_options(other)} == {option.name for option in options}, other
 
 
 def test_every_error_code_has_a_row_with_its_cause_what_the_model_reads_and_what_to_do() -> None:

@@ -75,8 +75,8 @@ def find_blocks(page: Path) -> list[Block]:
     """The files and the commands of a page."""
     text = page.read_text("utf-8")
     return [
-        Block(start_line=text.count("\n", 0, one.start()), kind=one["kind"], value=one["value"], text=one["text"])
-        for one in BLOCK.finditer(text)
+        Block(start_line=text.count("\n", 0, item.start()), kind=item["kind"], value=item["value"], text=item["text"])
+        for item in BLOCK.finditer(text)
     ]
 
 
@@ -86,7 +86,7 @@ def find_snippets(page: Path) -> list[CodeExample]:
     One that is marked with `{needs="module"}` is for an environment that has the module: `.ci/adapters` runs the page
     in the environment of each framework.
     """
-    found = [(one, one.prefix_settings()) for one in find_examples(page)]
+    found = [(example, example.prefix_settings()) for example in find_examples(page)]
     return [
         one
         for one, settings in found
@@ -147,7 +147,7 @@ def test_the_snippets_of_a_page_run_and_print_what_they_say(
     run_page(page)
 
     # Without a configuration, Python writes warnings of a library to standard error.
-    logged = [one.getMessage() for one in caplog.records if one.levelno >= logging.WARNING]
+    logged = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
     assert [*logged, *capsys.readouterr().err.splitlines()] == [] or page.stem in SHOW_FAULTS
 
 
@@ -157,7 +157,7 @@ CrewAI warns about every model that it does not know, such as a scripted one."""
 
 
 PAGES_WITH_A_MODEL = [
-    page for page in PAGES if any(re.search("ToolSearch|Embedd", one.source) for one in find_snippets(page))
+    page for page in PAGES if any(re.search("ToolSearch|Embedd", snippet.source) for snippet in find_snippets(page))
 ]
 """The pages whose programs use a model where this machine has it."""
 

@@ -235,7 +235,7 @@ async def test_a_decision_that_is_known_wakes_its_call_and_others_do_not() -> No
     shop = Shop()
     executor = shop.start(Policy([Rule.ask("pay", by="operator")]))
     asked = [await executor.submit(call("pay", f"c-{n}", invoice=f"R-{n}"), ANN) for n in (1, 2)]
-    tokens = [one.approval.token for one in asked if one is not None and one.approval is not None]
+    tokens = [item.approval.token for item in asked if item is not None and item.approval is not None]
     assert shop.rows == {"c-1": "parked", "c-2": "parked"}
 
     await executor.approvals.approve(tokens[1], by="operator", who="bo")

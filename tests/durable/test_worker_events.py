@@ -435,11 +435,11 @@ async def test_who_waits_for_a_call_hears_of_it_too() -> None:
     other, silent = town.start(listeners=[ears]), town.start()
     with silent.subscribe("another session", deaf):
         waiting = [
-            asyncio.create_task(one.wait(session_id="s-1", call_id="c-1", timeout=60)) for one in (other, silent)
+            asyncio.create_task(item.wait(session_id="s-1", call_id="c-1", timeout=60)) for item in (other, silent)
         ]
         await quiet()
         await Worker(town.start()).handle(id)
-        assert [(await one).output for one in waiting] == ["paid"] * 2
+        assert [(await item).output for item in waiting] == ["paid"] * 2
         await quiet()
 
     assert [type(told.event) for told in ears.told] == [CallStarted, Progress, CallFinished]

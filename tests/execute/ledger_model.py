@@ -153,10 +153,13 @@ class Model:
         # A denial is the answer to its own call, whatever else was done meanwhile, and to no other.
         of_call = (wanted.place, wanted.identity, by)
         if any(
-            one.state == "denied" and (one.asked.place, one.asked.identity, one.by) == of_call for one in self.questions
+            item.state == "denied" and (item.asked.place, item.asked.identity, item.by) == of_call
+            for item in self.questions
         ):
             return Answer(says="permission_denied")
-        known = next((one for one in self.questions if one.state != "denied" and one.subject == question.subject), None)
+        known = next(
+            (item for item in self.questions if item.state != "denied" and item.subject == question.subject), None
+        )
         if known is None:
             self.questions.append(question)
             return Answer(says="approval_required")
@@ -169,7 +172,11 @@ class Model:
         line = Line(wanted=wanted, repeat=self.repeat_of(newest))
         self.lines.append(line)
         # What is claimed needs no answer any more.
-        self.questions = [one for one in self.questions if one.state != "pending" or one.asked.place != wanted.place]
+        self.questions = [
+            question
+            for question in self.questions
+            if question.state != "pending" or question.asked.place != wanted.place
+        ]
         return self._run_line(line, wanted, dies=dies)
 
     def _run_line(self, line: Line, wanted: Wanted, *, dies: bool) -> Answer:

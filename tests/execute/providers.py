@@ -111,7 +111,7 @@ PROVIDERS = [
         stream=lambda server, messages, tools: _chat(server, messages, tools, stream=True),
         user=lambda text: {"role": "user", "content": text},
         text=lambda answer: answer.choices[0].message.content,
-        answers=lambda messages: [one["tool_call_id"] for one in messages if one["role"] == "tool"],
+        answers=lambda messages: [message["tool_call_id"] for message in messages if message["role"] == "tool"],
     ),
     Provider(
         name="openai_responses",
@@ -122,7 +122,9 @@ PROVIDERS = [
         stream=lambda server, messages, tools: _responses(server, messages, tools, stream=True),
         user=lambda text: {"role": "user", "content": text},
         text=lambda answer: answer.output_text,
-        answers=lambda messages: [one["call_id"] for one in messages if one.get("type") == "function_call_output"],
+        answers=lambda messages: [
+            message["call_id"] for message in messages if message.get("type") == "function_call_output"
+        ],
     ),
     Provider(
         name="anthropic",
@@ -135,8 +137,8 @@ PROVIDERS = [
         text=lambda answer: answer.content[0].text,
         answers=lambda messages: [
             block["tool_use_id"]
-            for one in messages
-            for block in one["content"]
+            for message in messages
+            for block in message["content"]
             if not isinstance(block, str) and block["type"] == "tool_result"
         ],
     ),
@@ -150,7 +152,10 @@ PROVIDERS = [
         user=lambda text: {"role": "user", "parts": [{"text": text}]},
         text=lambda answer: answer.text,
         answers=lambda messages: [
-            part["function_response"]["id"] for one in messages for part in one["parts"] if "function_response" in part
+            part["function_response"]["id"]
+            for message in messages
+            for part in message["parts"]
+            if "function_response" in part
         ],
     ),
 ]

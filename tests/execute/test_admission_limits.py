@@ -76,11 +76,11 @@ def test_never_more_than_so_many_in_any_window(calls: int, pauses: list[float]) 
         if wait == 0:
             passed.append(clock.now)
         else:
-            recent = [one for one in passed if one > clock.now - 10]
+            recent = [item for item in passed if item > clock.now - 10]
             assert len(recent) == calls
             assert wait == pytest.approx(max(recent[0] + 10 - clock.now, 0.001))
     for start in passed:
-        assert sum(start <= one < start + 10 for one in passed) <= calls
+        assert sum(start <= item < start + 10 for item in passed) <= calls
 
 
 def test_sessions_that_do_not_call_any_more_are_forgotten_once_there_are_many() -> None:

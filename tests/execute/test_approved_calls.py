@@ -139,7 +139,7 @@ async def test_a_changed_lock_key_moves_a_call_behind_who_has_the_lock_and_frees
     assert (await bank.pay("i-1", 20, "c-2")).output == "paid 20"
     held.go.set()
 
-    assert [(await one).output for one in (first, second)] == ["paid 50", "paid 40"]
+    assert [(await item).output for item in (first, second)] == ["paid 50", "paid 40"]
     assert bank.paid == [("i-2", 50), ("i-1", 20), ("i-2", 40)]
 
 

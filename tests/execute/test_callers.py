@@ -87,8 +87,8 @@ class Scene:
         return await self.executor.run(call("act", id, n=n), at())
 
     async def approve(self) -> None:
-        for one in await self.approvals.pending():
-            await self.approvals.approve(one.token, by="operator", who="ann")
+        for approval in await self.approvals.pending():
+            await self.approvals.approve(approval.token, by="operator", who="ann")
 
     async def over(self) -> None:
         """Everything that was begun has come to its end, and nothing is left of it."""
@@ -96,9 +96,9 @@ class Scene:
             await asyncio.sleep(0)
         await quiet()
         assert (await self.run("other", n=2)).output == "done 2"  # Nobody holds the lane, or a place, any more.
-        started = [one.call.id for one in self.heard.of(CallStarted)]
-        finished = [one.call.id for one in self.heard.of(CallFinished)]
-        assert all(one in finished for one in started)
+        started = [event.call.id for event in self.heard.of(CallStarted)]
+        finished = [event.call.id for event in self.heard.of(CallFinished)]
+        assert all(item in finished for item in started)
 
 
 @types.coroutine
@@ -182,10 +182,10 @@ async def test_a_caller_may_be_cancelled_at_every_step_of_a_call(read_only: bool
 
 async def check_once(scene: Scene, *, read_only: bool, asked: bool) -> None:
     """Nothing ran twice, nothing that ran is forgotten, and the call can be made again."""
-    ran = [one for one in scene.began if one != "other"]
+    ran = [item for item in scene.began if item != "other"]
     assert len(ran) <= 1
     if not read_only:
-        assert [one for one in scene.ended if one != "other"] == ran  # What has begun is finished.
+        assert [item for item in scene.ended if item != "other"] == ran  # What has begun is finished.
         state = await scene.book.state()
         assert state == "committed" if ran else state in (None, "failed")
     result = await scene.run("again")
@@ -195,7 +195,7 @@ async def check_once(scene: Scene, *, read_only: bool, asked: bool) -> None:
         result = await scene.run("again")
     assert result.ok
     if not read_only:
-        assert len([one for one in scene.began if one != "other"]) == 1
+        assert len([item for item in scene.began if item != "other"]) == 1
 
 
 async def test_a_cancelled_caller_inside_a_task_group_takes_its_siblings_along_and_no_effect() -> None:
@@ -287,7 +287,7 @@ async def test_a_gather_of_calls_that_is_cancelled_leaves_nothing_running_but_ef
     await asyncio.wait([task])
     await quiet()
 
-    assert [one.id for one in executor.running_calls("s-1")] == ["c-2"]
+    assert [item.id for item in executor.running_calls("s-1")] == ["c-2"]
     slow.go.set()
     assert (await executor.run(call("act", "c-2"), at())).output == "done"
 
@@ -339,7 +339,7 @@ def test_another_thread_goes_to_the_loop_that_uses_the_executor_and_another_loop
         answers.append(await task)
 
     asyncio.run(first())
-    assert [one.output for one in answers] == ["seen", "done"]
+    assert [answer.output for answer in answers] == ["seen", "done"]
     assert asyncio.run(executor.run(call("look", "c-4"), at("s-4"))).output == "seen"  # The first loop is over.
 
 
@@ -369,7 +369,7 @@ async def test_calls_start_in_their_order_however_long_a_hook_takes_about_each()
     executor = Executor([act], policy=ALLOWED, hooks=[Slow()])
     results = await executor.run_all([call("act", f"c-{n}", n=n) for n in (1, 2, 3)], at())
 
-    assert ([one.output for one in results], ran) == ([1, 2, 3], [1, 2, 3])
+    assert ([result.output for result in results], ran) == ([1, 2, 3], [1, 2, 3])
 
 
 @pytest.mark.parametrize("is_fast", [True, False])

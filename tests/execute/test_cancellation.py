@@ -63,7 +63,7 @@ class Stage:
         await quiet()
 
     async def results(self) -> list[ToolResult]:
-        return [await one for one in self.tasks]
+        return [await task for task in self.tasks]
 
 
 # One call
@@ -97,7 +97,7 @@ async def test_what_has_not_begun_never_begins_and_says_so() -> None:
     stage = Stage()
     await stage.start("act")
     await stage.start("alone")
-    assert [one.id for one in stage.executor.running_calls("s-1")] == ["act", "alone"]
+    assert [item.id for item in stage.executor.running_calls("s-1")] == ["act", "alone"]
     stage.executor.cancel("alone", session_id="s-1")
     assert code_of(await stage.tasks[1]) == "cancelled"
     assert "Nothing was done" in ((await stage.tasks[1]).error or pytest.fail("no error")).message
@@ -154,11 +154,11 @@ async def test_the_calls_of_a_response_are_cancelled_each_as_its_tool_wants_it_a
     cancelled = stage.executor.cancel_tools_for_response("r-1", session_id="s-1")
     for held in stage.held.values():
         held.go.set()
-    results = {one.call_id: one for one in await stage.results()}
+    results = {result.call_id: result for result in await stage.results()}
 
     assert cancelled == 2
     told = stage.heard.of(CallCancelled)
-    assert [(one.call.id, one.call.response_id, one.session_id) for one in told] == [
+    assert [(event.call.id, event.call.response_id, event.session_id) for event in told] == [
         ("look", "r-1", "s-1"),
         ("drop", "r-1", "s-1"),
     ]
@@ -179,7 +179,7 @@ async def test_what_waits_for_its_turn_is_dropped_with_its_response_unless_it_mu
     assert stage.executor.cancel_tools_for_response("r-1", session_id="s-1") == 1
     stage.held["act"].go.set()
 
-    assert [code_of(one) for one in await stage.results()] == [None, "cancelled", None]
+    assert [code_of(result) for result in await stage.results()] == [None, "cancelled", None]
 
 
 @pytest.mark.proves("PH-71")
@@ -216,7 +216,7 @@ async def test_the_end_of_a_session_drops_reads_and_finishes_effects() -> None:
     assert stage.executor.running_calls("s-1") == ()
     (end,) = stage.heard.of(Cancellation)
     assert (end.scope, end.cancelled, end.remaining, end.pending) == ("session", 3, 0, 0)
-    codes = {one.call_id: code_of(one) for one in await stage.results()}
+    codes = {result.call_id: code_of(result) for result in await stage.results()}
     assert codes == {
         "look": "cancelled",
         "act": None,
@@ -242,7 +242,7 @@ async def test_what_does_not_finish_within_the_grace_is_cut_off_as_unknown() -> 
     done = await stage.executor.cancel_all("s-1", grace=0.02)
 
     assert (done.cancelled, done.remaining) == (2, 0)
-    assert [code_of(one) for one in await stage.results()] == ["outcome_unknown", "outcome_unknown"]
+    assert [code_of(result) for result in await stage.results()] == ["outcome_unknown", "outcome_unknown"]
     assert [await stage.book.state(name) for name in ("act", "must")] == ["unknown", "unknown"]
     assert stage.executor.running_calls("s-1") == ()
 
@@ -317,7 +317,7 @@ async def test_leaving_an_executor_ends_every_session() -> None:
         await stage.start("act", session="s-2")
         stage.held["act"].go.set()
 
-    assert [code_of(one) for one in await stage.results()] == ["cancelled", None]
+    assert [code_of(result) for result in await stage.results()] == ["cancelled", None]
 
 
 async def test_a_call_that_is_cancelled_while_it_is_looked_up_asks_nobody() -> None:
@@ -381,7 +381,7 @@ async def test_ending_a_session_looks_at_no_call_of_another_session(others: int)
 
     executor = Executor([wait])
     sessions = [ComparedId(f"s-{number}") for number in range(others + 1)]
-    tasks = [asyncio.create_task(executor.run(call("wait"), at(one))) for one in sessions]
+    tasks = [asyncio.create_task(executor.run(call("wait"), at(session))) for session in sessions]
     await quiet()
     ComparedId.compared = 0
 

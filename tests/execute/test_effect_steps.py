@@ -129,7 +129,7 @@ async def test_an_intended_second_payment_is_asked_about_and_then_made_under_its
 async def test_a_refusal_of_the_handler_means_that_nothing_happened_and_may_be_tried_again() -> None:
     executor, _ = rail_with(Rule.allow("pay"))
 
-    results = [await executor.run(call(one, "pay", invoice="closed", amount=1), at()) for one in ("1", "2")]
+    results = [await executor.run(call(item, "pay", invoice="closed", amount=1), at()) for item in ("1", "2")]
 
     assert [result.error.message for result in results if result.error] == ["The account is closed."] * 2
 

@@ -136,9 +136,9 @@ async def test_the_same_call_joins_the_one_that_runs() -> None:
     await quiet()
     slow.go.set()
 
-    assert [(await one).output for one in both] == ["Paid 5."] * 3
+    assert [(await item).output for item in both] == ["Paid 5."] * 3
     assert len(bank.paid) == 1
-    assert [one.reason for one in bank.heard.of(CallIgnored)] == ["already_pending"] * 2
+    assert [event.reason for event in bank.heard.of(CallIgnored)] == ["already_pending"] * 2
 
 
 @pytest.mark.parametrize("state", ["committed", "failed", "running", "unknown"])
@@ -183,7 +183,7 @@ async def test_the_same_effect_while_it_runs_is_joined() -> None:
     await quiet()
     slow.go.set()
 
-    assert [((await one).output, (await one).call_id) for one in (first, second)] == [
+    assert [((await item).output, (await item).call_id) for item in (first, second)] == [
         ("Paid 5.", "c-1"),
         ("Paid 5.", "c-2"),
     ]
@@ -385,7 +385,7 @@ async def test_a_clock_that_jumps_while_a_call_runs_makes_nothing_run_twice(
     await quiet()
     slow.go.set()
 
-    assert [(await one).output for one in (first, second)] == ["Paid 5.", "Paid 5."]
+    assert [(await item).output for item in (first, second)] == ["Paid 5.", "Paid 5."]
     assert len(bank.paid) == 1
 
 
@@ -453,7 +453,7 @@ async def test_a_call_that_joins_another_one_holds_up_nobody() -> None:
     noted = await asyncio.wait_for(executor.run(call("note", "c-3"), at("s-2", customer_id="ann")), 30)
     assert (noted.output, second.done()) == ("noted", False)
     held.go.set()
-    assert [(one.output, one.origin) for one in await asyncio.gather(first, second)] == [
+    assert [(result.output, result.origin) for result in await asyncio.gather(first, second)] == [
         ("done", "run"),
         ("done", "joined"),
     ]
@@ -470,7 +470,7 @@ async def test_who_is_asked_again_reads_with_which_other_arguments_it_was_done()
     same = await executor.run(call("pay", "c-2", invoice="R-1", amount=77), at(turn=2, customer_id="ann"))
     other = await executor.run(call("pay", "c-3", invoice="R-1", amount=5), at(turn=2, customer_id="ann"))
 
-    assert [code_of(one) for one in (same, other)] == ["approval_required", "approval_required"]
+    assert [code_of(item) for item in (same, other)] == ["approval_required", "approval_required"]
     assert "with other arguments" not in same.for_model()
     assert "with other arguments" in other.for_model()
     assert "77" in other.for_model()
@@ -657,9 +657,9 @@ async def test_what_was_done_is_said_to_be_done_when_it_was_settled() -> None:
     duplicate = await executor.run(call("pay", "c-3", invoice="R-1", amount=6), at())
     asked = await executor.run(call("pay", "c-4", invoice="R-1", amount=5), at(turn=2))
 
-    assert [code_of(one) for one in (replayed, duplicate, asked)] == [None, "duplicate_call", "approval_required"]
+    assert [code_of(item) for item in (replayed, duplicate, asked)] == [None, "duplicate_call", "approval_required"]
     assert replayed.metadata["done_at"] == done_at
-    assert [done_at in one.for_model() for one in (replayed, duplicate, asked)] == [True] * 3
+    assert [done_at in item.for_model() for item in (replayed, duplicate, asked)] == [True] * 3
 
 
 async def test_a_call_that_needs_nobody_any_more_withdraws_its_question() -> None:

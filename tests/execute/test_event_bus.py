@@ -78,10 +78,10 @@ async def test_a_call_is_reported_as_taken_on_started_and_finished_with_all_its_
 
     assert heard.names == ["CallAccepted", "CallStarted", "CallFinished", "CallStarted", "CallFinished"]
     assert all(
-        one.call is sent for one in (heard.of(CallAccepted)[0], heard.of(CallStarted)[0], heard.of(CallFinished)[0])
+        item.call is sent for item in (heard.of(CallAccepted)[0], heard.of(CallStarted)[0], heard.of(CallFinished)[0])
     )
-    assert [one.dependencies for one in heard.of(CallStarted)] == [("Bank",), ("bank", "crm")]
-    assert [one.tenant_id for one in heard[:3]] == ["acme"] * 3
+    assert [event.dependencies for event in heard.of(CallStarted)] == [("Bank",), ("bank", "crm")]
+    assert [event.tenant_id for event in heard[:3]] == ["acme"] * 3
     assert heard.of(CallStarted)[0].agent_id == "a-1"
 
 
@@ -108,8 +108,8 @@ async def test_a_listener_to_one_session_gets_only_its_events_and_only_inside_th
             await executor.run(call("look", "3"), at("a"))
     await executor.run(call("look", "4"), at("a"))
 
-    assert [one.call.id for one in mine.of(CallFinished)] == ["1", "3"]
-    assert [one.call.id for one in second.of(CallFinished)] == ["3"]
+    assert [event.call.id for event in mine.of(CallFinished)] == ["1", "3"]
+    assert [event.call.id for event in second.of(CallFinished)] == ["3"]
 
 
 async def test_a_listener_to_one_session_that_fails_breaks_no_call_and_one_that_is_async_is_refused() -> None:
@@ -134,5 +134,5 @@ async def test_who_listens_to_everything_still_does_when_nobody_listens_to_one_s
         await executor.run(call("look", "1"), at("a"))
     await executor.run(call("look", "2"), at("a"))
 
-    assert [one.call.id for one in heard.of(CallFinished)] == ["1", "2"]
-    assert [one.call.id for one in mine.of(CallFinished)] == ["1"]
+    assert [event.call.id for event in heard.of(CallFinished)] == ["1", "2"]
+    assert [event.call.id for event in mine.of(CallFinished)] == ["1"]

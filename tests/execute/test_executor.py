@@ -60,7 +60,7 @@ async def test_every_call_has_a_result_under_its_id(sent: ToolCall, code: str | 
     assert (result.error.code if result.error else None) == code
     assert (result.call_id, result.tool_name) == (sent.id, sent.name)
     assert isinstance(result.for_model(), str)
-    assert [(one.call, one.result) for one in heard.of(CallFinished)] == [(sent, result)]
+    assert [(event.call, event.result) for event in heard.of(CallFinished)] == [(sent, result)]
 
 
 async def test_what_is_not_a_call_is_an_error_that_says_what_a_call_is() -> None:
@@ -130,7 +130,7 @@ async def test_arguments_that_are_too_long_are_refused_before_anything_parses_th
         assert result.error is not None
         assert result.error.code == "invalid_arguments"
         assert "have 101 characters; at most 100 are accepted" in result.error.message
-    assert {one.call.arguments_json for one in heard.of(CallFinished)} == {""}
+    assert {event.call.arguments_json for event in heard.of(CallFinished)} == {""}
     assert await executor.request_approval(long, at()) is None
     assert [hook.calls for hook in hooks] == [0] * len(hooks)
     guarded = await executor.guard(long, at(), lambda arguments: "it ran")
@@ -161,8 +161,8 @@ def test_results_come_in_the_order_of_the_calls(names: list[str]) -> None:
     ]
     results = asyncio.run(Executor([echo, pay], policy=ALLOWED).run_all(sent, at()))
 
-    assert [one.call_id for one in results] == [one.id for one in sent]
-    assert [one.tool_name for one in results] == [one.name for one in sent]
+    assert [result.call_id for result in results] == [message.id for message in sent]
+    assert [result.tool_name for result in results] == [message.name for message in sent]
     assert all(
         one.output == (f"Paid {n}." if one.tool_name == "pay" else f"{n}") for n, one in enumerate(results) if one.ok
     )
@@ -189,7 +189,7 @@ async def test_calls_without_an_id_are_all_run() -> None:
     ]
     results = await Executor([note, look], policy=ALLOWED).run_all(sent, at())
 
-    assert [one.output for one in results] == ["a", "b", "a", "b"]
+    assert [result.output for result in results] == ["a", "b", "a", "b"]
     assert ran == ["a", "b"]
 
 
@@ -206,7 +206,7 @@ async def test_two_sessions_get_their_own_dependencies_and_never_each_others() -
         *(executor.run(call("who", f"c-{n}"), at(f"s-{n}", tenant_id=f"t-{n}", deps=f"d-{n}")) for n in range(3))
     )
 
-    assert [one.output for one in results] == [f"d-{n} s-{n} t-{n} c-{n}" for n in range(3)]
+    assert [result.output for result in results] == [f"d-{n} s-{n} t-{n} c-{n}" for n in range(3)]
     assert not any(executor.running_calls(f"s-{n}") for n in range(3))
 
 
@@ -267,8 +267,8 @@ async def test_guard_runs_the_handler_of_another_framework_under_our_rules() -> 
 
     assert ran == ["sent"]
     assert again.origin == "replayed"
-    assert [one.error.code for one in (denied, asked) if one.error] == ["permission_denied", "approval_required"]
-    assert [type(one).__name__ for one in heard.of(CallIgnored)] == ["CallIgnored"]
+    assert [item.error.code for item in (denied, asked) if item.error] == ["permission_denied", "approval_required"]
+    assert [type(event).__name__ for event in heard.of(CallIgnored)] == ["CallIgnored"]
 
 
 async def test_guard_of_a_registered_tool_keeps_what_the_tool_says_of_itself() -> None:
@@ -353,7 +353,8 @@ def test_a_caller_without_a_loop_gets_the_same_result() -> None:
 
     assert executor.run_sync(call("echo", text="hi"), at()).output == "hi"
     assert [
-        one.output for one in executor.run_all_sync([call("pay", "c-2", amount=1), call("echo", "c-3", text="x")], at())
+        item.output
+        for item in executor.run_all_sync([call("pay", "c-2", amount=1), call("echo", "c-3", text="x")], at())
     ] == [
         "Paid 1.",
         "x",
@@ -427,10 +428,10 @@ def test_many_threads_may_use_one_executor() -> None:
         outputs[n] = executor.run_sync(call("pay", f"c-{n}", amount=n), at(f"s-{n % 3}")).output
 
     threads = [threading.Thread(target=work, args=(n,)) for n in range(20)]
-    for one in threads:
-        one.start()
-    for one in threads:
-        one.join()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
 
     assert outputs == {n: f"Paid {n}." for n in range(20)}
 
@@ -597,7 +598,7 @@ async def test_an_executor_whose_calls_have_ended_may_be_used_by_another_loop(re
     there = await asyncio.to_thread(asyncio.run, executor.run(call("act", "c-2", n=2), at()))
     again = await executor.run(call("act", "c-3", n=3), at())
 
-    assert [one.output for one in (here, there, again)] == [1, 2, 3]
+    assert [item.output for item in (here, there, again)] == [1, 2, 3]
 
 
 async def test_nobody_is_asked_about_what_is_done_and_somebody_is_about_a_read_that_needs_it() -> None:

@@ -111,7 +111,7 @@ async def test_a_rule_that_cannot_apply_to_what_a_host_passes_is_a_diagnostic() 
 
     assert len(executor.diagnostics) == 1
     assert "sum" in executor.diagnostics[0]
-    assert [one.name for one in executor.known_tools] == ["send"]
+    assert [item.name for item in executor.known_tools] == ["send"]
 
 
 def test_a_call_of_a_declared_tool_is_explained_by_its_rule_and_an_unknown_one_by_its_absence() -> None:
@@ -208,7 +208,7 @@ async def test_the_end_of_a_session_forgets_its_long_outputs() -> None:
     await executor.cancel_all("s-1")
 
     found = [await executor.run(call("read_more", "m", handle=handle), at(s)) for s, handle in handles.items()]
-    assert [one.ok for one in found] == [False, True]
+    assert [item.ok for item in found] == [False, True]
 
 
 class Written(Book):
@@ -432,7 +432,7 @@ async def test_a_tool_of_the_pool_that_a_host_passes_too_is_known_once() -> None
     executor = Executor([pay], policy=Policy([Rule.allow("pay")]))
     await executor.guard(call("pay", amount=1), at(), lambda arguments: "done", schema=SCHEMA)
 
-    assert [one.name for one in executor.known_tools] == ["pay"]
+    assert [item.name for item in executor.known_tools] == ["pay"]
 
 
 def test_a_rule_that_names_no_declared_tool_is_a_diagnostic() -> None:

@@ -196,7 +196,7 @@ async def test_whatever_a_handler_raises_is_a_result_with_a_fixed_text(
     assert looked.error is not None
     assert looked.error.message == "`look` failed."
     assert await book.state("c-2") == "unknown"
-    assert [one.result for one in heard.of(CallFinished)] == [looked, acted]
+    assert [event.result for event in heard.of(CallFinished)] == [looked, acted]
     assert "look failed" in caplog.text
     assert not executor.running_calls("s-1")
     task = asyncio.current_task()

@@ -74,7 +74,7 @@ def test_the_leases_of_all_calls_are_renewed_together_until_they_are_released() 
 
 def test_after_a_while_without_calls_the_thread_ends_and_the_next_call_has_another() -> None:
     def find_threads() -> list[threading.Thread]:
-        return [one for one in threading.enumerate() if one.name == "handrail-leases" and one not in before]
+        return [item for item in threading.enumerate() if item.name == "handrail-leases" and item not in before]
 
     before, ledger = set(threading.enumerate()), Renewals()
     keeper, entry = keep(ledger, lease_timeout=0.01), an_entry(lease_until=0)
@@ -233,7 +233,7 @@ class Rows(MemoryWork):
     def wait(self, ids: set[str]) -> None:
         count = len(self.rounds)
         with self._changed:
-            assert self._changed.wait_for(lambda: any(one[0] == ids for one in self.rounds[count:]), PATIENCE)
+            assert self._changed.wait_for(lambda: any(item[0] == ids for item in self.rounds[count:]), PATIENCE)
 
 
 def test_the_rows_of_stored_calls_are_renewed_from_when_they_are_taken_until_they_are_not_ours_any_more() -> None:

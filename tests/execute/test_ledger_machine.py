@@ -180,10 +180,11 @@ class LedgerMachine(RuleBasedStateMachine):
         """The model's question is this one of the store."""
         repeat = self.model.repeat_of(self.model.newest(wanted))
         asked = next(
-            one
-            for one in self.model.questions
-            if (one.asked.session, one.asked.identity, one.repeat) == (wanted.session, wanted.identity, repeat)
-            and one.state != "denied"
+            question
+            for question in self.model.questions
+            if (question.asked.session, question.asked.identity, question.repeat)
+            == (wanted.session, wanted.identity, repeat)
+            and question.state != "denied"
         )
         assert asked.token in ("", token)
         asked.token = token
@@ -293,10 +294,10 @@ class LedgerMachine(RuleBasedStateMachine):
     def the_conversation_goes_on(self) -> None:
         self.turn += 1
 
-    @precondition(lambda self: any(one.state == "pending" for one in self.model.questions))
+    @precondition(lambda self: any(item.state == "pending" for item in self.model.questions))
     @rule(data=st.data(), answer=st.sampled_from(["approved", "approved", "denied"]))
     def somebody_decides(self, data: st.DataObject, answer: Any) -> None:
-        open_ones = [one for one in self.model.questions if one.state == "pending"]
+        open_ones = [item for item in self.model.questions if item.state == "pending"]
         question: Question = data.draw(st.sampled_from(open_ones))
         decide = self.approvals.approve if answer == "approved" else self.approvals.deny
         who = self.customer if question.by == "customer" else "ann"
@@ -369,8 +370,8 @@ def test_of_many_that_race_for_one_effect_exactly_one_runs(
         effects, results = runner.run(race(store))
 
     assert effects.total() == 1
-    ran = [one for one in results if one.ok and one.origin == "run"]
+    ran = [result for result in results if result.ok and result.origin == "run"]
     assert len(ran) == 1
     # Who looked just before the approval was used up asks for another one.
     may_say = {"in_progress", "approval_required"} if asked else {"in_progress"}
-    assert {one.error.code for one in results if one.error} <= may_say
+    assert {result.error.code for result in results if result.error} <= may_say

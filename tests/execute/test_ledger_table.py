@@ -211,7 +211,7 @@ async def test_only_what_an_approver_changed_is_found_by_what_was_sent() -> None
     async def find(key: str) -> Entry | None:
         return (await ledger.recall(session_id="s-1", call_id="unknown", key=key)).by_sent_key
 
-    assert [one and one.call_id for one in [await find(key) for key in ("", "k-0", "k-1", "k-2", "sent")]] == [
+    assert [item and item.call_id for item in [await find(key) for key in ("", "k-0", "k-1", "k-2", "sent")]] == [
         *([None] * 4),
         "c-2",
     ]
@@ -225,7 +225,7 @@ async def test_what_is_settled_late_does_not_replace_what_came_after_it() -> Non
     await ledger.settle(settle_entry(first, "committed", RecordedResult(), now=NOW))
 
     recalled = await recall(ledger, an_entry("c-1"))
-    assert [one and one.call_id for one in (recalled.by_id, recalled.by_key, recalled.by_full_key)] == [
+    assert [item and item.call_id for item in (recalled.by_id, recalled.by_key, recalled.by_full_key)] == [
         "c-1",
         "c-2",
         "c-2",
@@ -252,7 +252,7 @@ async def test_a_claim_whose_approval_is_gone_or_cannot_be_read_leaves_everythin
         recalled = await ledger.recall(session_id="s-1", call_id="c-1", key="key", full_key="key")
         known = None if before is None else before.call_id
         assert recalled.by_id is None
-        assert [one and one.call_id for one in (recalled.by_key, recalled.by_full_key)] == [known, known]
+        assert [item and item.call_id for item in (recalled.by_key, recalled.by_full_key)] == [known, known]
         assert (await ledger.recall(session_id="s-1", call_id="x", key="sent-1")).by_sent_key is None
         assert await ledger.find_doubts(now=NOW + 100) == []
 
@@ -368,7 +368,7 @@ async def test_media_that_is_not_there_takes_no_room() -> None:
     for entry in omitted:
         await done(ledger, entry, "t" * 1_500, media=(part.omit("too large"),))
     found = [(await recall(ledger, entry)).by_id for entry in omitted]
-    assert [one is not None and one.recorded is not None and one.recorded.text == "t" * 1_500 for one in found] == [
+    assert [item is not None and item.recorded is not None and item.recorded.text == "t" * 1_500 for item in found] == [
         True,
         True,
         True,
@@ -392,7 +392,7 @@ async def test_everything_that_is_recorded_takes_room(long: dict[str, Any]) -> N
     first, second = [(await recall(ledger, an_entry(f"c-{n}", key=f"k-{n}"))).by_id for n in range(2)]
 
     assert [
-        one is not None and one.recorded is not None and one.recorded.text == "t" * 2_000 for one in (first, second)
+        item is not None and item.recorded is not None and item.recorded.text == "t" * 2_000 for item in (first, second)
     ] == [
         False,
         True,
@@ -423,7 +423,7 @@ async def test_what_is_forgotten_does_not_take_a_newer_call_of_its_key_with_it()
     assert await claim(ledger, an_entry("c-3", key="k-3", claimed_at=NOW))
 
     recalled = await ledger.recall(session_id="s-1", call_id="c-1", key="key", full_key="key")
-    assert [one and one.call_id for one in (recalled.by_id, recalled.by_key, recalled.by_full_key)] == [
+    assert [item and item.call_id for item in (recalled.by_id, recalled.by_key, recalled.by_full_key)] == [
         None,
         "c-2",
         "c-2",

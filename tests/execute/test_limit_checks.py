@@ -33,8 +33,8 @@ class Crowd:
             self.now.append(me)
             for what, count in (
                 ("all", len(self.now)),
-                (name, sum(one[0] == name for one in self.now)),
-                (context.session_id, sum(one[1] == context.session_id for one in self.now)),
+                (name, sum(item[0] == name for item in self.now)),
+                (context.session_id, sum(item[1] == context.session_id for item in self.now)),
             ):
                 self.most[what] = max(self.most.get(what, 0), count)
             for _ in range(3):
@@ -70,7 +70,7 @@ async def test_never_more_run_at_once_than_allowed_and_all_of_them_run(
     crowd = Crowd(read_only=read_only, **limits)
     results = await crowd.rush()
 
-    assert all(one.ok for one in results)
+    assert all(result.ok for result in results)
     assert crowd.most[what] == most
     if limits.get("max_concurrent_per_tool") == {"one": 1}:
         assert crowd.most["two"] == 8
@@ -82,7 +82,7 @@ async def test_a_call_inside_a_call_needs_no_place_of_its_own() -> None:
     async def outer(context: ToolContext[Any]) -> str:
         """Outer."""
         results = await executor.run_all([call("inner", "i-1", n=1), call("inner", "i-2", n=2)], context)
-        return ", ".join(one.output for one in results)
+        return ", ".join(result.output for result in results)
 
     @tool(read_only=True)
     async def inner(n: int) -> str:
@@ -166,10 +166,10 @@ async def test_a_tool_that_is_called_too_often_is_refused_and_the_model_reads_wh
     where = [at("s-1", tenant_id="a")] * 3 + [at("s-2", tenant_id="a"), at("s-3", tenant_id="b")]
     results = [await executor.run(call("act", f"c-{n}", n=n), one) for n, one in enumerate(where)]
 
-    assert [one.ok for one in results] == let_through
-    refused = [one for one in results if not one.ok]
-    assert {code_of(one) for one in refused} == {"rate_limited"}
-    assert all(one.error and one.error.retryable and "Try again in" in one.error.message for one in refused)
+    assert [result.ok for result in results] == let_through
+    refused = [result for result in results if not result.ok]
+    assert {code_of(item) for item in refused} == {"rate_limited"}
+    assert all(item.error and item.error.retryable and "Try again in" in item.error.message for item in refused)
     assert len(heard.of(CallStarted)) == sum(let_through)
     assert len(heard.of(CallFinished)) == 5
     assert (await executor.run(call("free", "f"), at())).output == "free"
@@ -312,8 +312,8 @@ async def test_a_tool_that_keeps_failing_rests_and_then_one_call_tries(read_only
     state[0] = "up"
     assert [await run(n) for n in (20, 21)] == [None, None]
 
-    told = [(one.tool_name, one.state) for one in heard.of(CircuitBreakerChanged)]
-    assert told == [("act", one) for one in ("open", "half_open", "open", "half_open", "closed")]
+    told = [(event.tool_name, event.state) for event in heard.of(CircuitBreakerChanged)]
+    assert told == [("act", item) for item in ("open", "half_open", "open", "half_open", "closed")]
 
 
 async def test_errors_for_the_model_and_cancellations_say_nothing_against_a_tool() -> None:

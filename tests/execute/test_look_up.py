@@ -52,8 +52,8 @@ async def test_another_call_of_the_effect_gets_its_outcome() -> None:
     executor = Executor([shop.pay], policy=ALLOWED)
     await executor.run(call("pay", "c-1", invoice="R-1"), at())
     other, different = call("pay", "c-2", invoice="R-1"), call("pay", "c-3", invoice="R-1", amount=9)
-    found = [await executor.look_up(one, at(turn=2)) for one in (other, different)]
-    assert [code_of(one) for one in found if one] == [None, "duplicate_call"]
+    found = [await executor.look_up(item, at(turn=2)) for item in (other, different)]
+    assert [code_of(item) for item in found if item] == [None, "duplicate_call"]
     assert "Already done" in found[0].for_model() if found[0] else False
     assert await executor.look_up(other, at(turn=2), by_key=False) is None
 
@@ -73,8 +73,8 @@ async def test_a_doubt_is_verified_and_the_answer_is_kept(says: bool | None, cod
     assert code_of(await executor.run(lost, at())) == "outcome_unknown"
     shop.says = says
     found = [await executor.look_up(lost, at()) for _ in range(2)]
-    assert [code_of(one) for one in found if one] == [code, code]
-    assert [one.origin for one in found if one][1] == ("run" if says is None else "replayed")
+    assert [code_of(item) for item in found if item] == [code, code]
+    assert [item.origin for item in found if item][1] == ("run" if says is None else "replayed")
     assert (len(await executor.doubts()), shop.runs) == (1 if says is None else 0, 1)
     assert len(heard.of(CallFinished)) == (1 if says is None else 2)  # Only what is new is an event.
 
@@ -144,7 +144,7 @@ async def test_a_call_that_another_process_runs_is_in_progress_and_nobody_verifi
     found = [await other.look_up(call("pay", id, invoice="R-1"), at()) for id in ("c-1", "c-2")]
     shop.held.go.set()
 
-    assert [code_of(one) for one in found if one] == ["in_progress", "in_progress"]
+    assert [code_of(item) for item in found if item] == ["in_progress", "in_progress"]
     assert (await paying).output == "done"
 
 

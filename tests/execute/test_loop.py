@@ -68,13 +68,13 @@ async def test_a_conversation_runs_until_the_model_responds_with_text(provider: 
 
     assert done.stop_reason == "completed"
     assert provider.text(done.response) == "LoopResult."
-    assert [one.output for one in done.results] == [
+    assert [result.output for result in done.results] == [
         "sunny in Paris",
         "sunny in Rome",
         {"booked": "table", "people": 1},
         None,
     ]
-    assert provider.answers(done.messages) == [one.wire_id for one in done.results]
+    assert provider.answers(done.messages) == [result.wire_id for result in done.results]
     assert done.messages[0] == provider.user("Plan my evening.")
     assert len(server.requests) == 3
 
@@ -92,7 +92,7 @@ async def test_a_collected_stream_is_a_response_too(provider: Provider) -> None:
         )
 
     assert done.stop_reason == "completed"
-    assert provider.answers(done.messages) == [one.wire_id for one in done.results]
+    assert provider.answers(done.messages) == [result.wire_id for result in done.results]
     assert len(done.results) == 4
 
 
@@ -127,9 +127,9 @@ async def test_a_budget_that_runs_out_leaves_every_call_with_a_result(
         done = await play(provider, "async", server, budget=budget)
         assert done.stop_reason == stop_reason
         assert len(server.requests) == asked
-        refused = [one for one in done.results if one.error and one.error.code == "rate_limited"]
+        refused = [result for result in done.results if result.error and result.error.code == "rate_limited"]
         assert len(done.results) - len(refused) == ran
-        assert provider.answers(done.messages) == [one.wire_id for one in done.results]
+        assert provider.answers(done.messages) == [result.wire_id for result in done.results]
         # The server takes a history in which every call has its answer, and no other.
         more = [provider.user("Thanks.")] if stop_reason == "completed" else []
         provider.ask(server, [*done.messages, *more], provider.wire.tools(executor().registry))
@@ -207,7 +207,7 @@ async def test_a_model_that_asks_for_the_same_again_and_again_is_answered_and_st
     )
 
     assert (done.stop_reason, len(done.results)) == ("max_steps", 10)
-    assert sum("Already done" in one.for_model() for one in done.results) == 9
+    assert sum("Already done" in result.for_model() for result in done.results) == 9
 
 
 @pytest.mark.parametrize(("slow_part", "output"), [("model", None), ("tool", "done")])
@@ -232,7 +232,7 @@ async def test_time_that_runs_out_ends_the_loop_after_the_results_of_what_runs(
         respond, Executor([look]), at(), wire=openai_chat, messages=[], budget=Budget(timeout=10)
     )
 
-    assert (done.stop_reason, [one.output for one in done.results]) == ("timeout", [output])
+    assert (done.stop_reason, [result.output for result in done.results]) == ("timeout", [output])
 
 
 async def test_a_step_that_fails_reaches_the_caller() -> None:
@@ -284,8 +284,8 @@ async def test_a_loop_with_a_call_in_doubt_stops_and_is_resumed_where_it_was() -
     stopped = await bank.run(PAY_AND_LOOK, messages=asked)
 
     assert (stopped.stop_reason, len(stopped.messages)) == ("outcome_unknown", 2)
-    assert [one.id for one in stopped.open_calls] == ["1", "2"]
-    assert [one and one.output for one in stopped.partial_results] == [None, "sunny in Ulm"]
+    assert [item.id for item in stopped.open_calls] == ["1", "2"]
+    assert [result and result.output for result in stopped.partial_results] == [None, "sunny in Ulm"]
 
     still = await bank.run(resume=stopped)
     assert (still.stop_reason, still.messages, still.response) == (
@@ -299,8 +299,8 @@ async def test_a_loop_with_a_call_in_doubt_stops_and_is_resumed_where_it_was() -
     # What is looked at again had its place in the first budget.
     done = await bank.run(chat(content="Paid."), resume=still, budget=Budget(max_calls=0))
     assert (done.stop_reason, done.open_calls, done.partial_results) == ("completed", (), ())
-    assert [one.get("tool_call_id") for one in done.messages] == [None, None, "1", "2", None]
-    assert [one.call_id for one in done.results] == ["1"]
+    assert [message.get("tool_call_id") for message in done.messages] == [None, None, "1", "2", None]
+    assert [result.call_id for result in done.results] == ["1"]
     assert bank.paid == ["rent"]
 
 
@@ -321,7 +321,7 @@ async def test_new_calls_of_a_resumed_loop_count_against_its_budget() -> None:
     done = await bank.run(more, chat(content="never"), resume=stopped, budget=Budget(max_calls=2))
 
     assert (done.stop_reason, done.open_calls, done.partial_results) == ("max_calls", (), ())
-    assert [one.ok for one in done.results] == [True, True, False]
+    assert [result.ok for result in done.results] == [True, True, False]
 
 
 def test_the_sync_form_resumes_too() -> None:
@@ -368,7 +368,7 @@ async def test_a_loop_admits_as_many_calls_as_it_has_room_for() -> None:
 
     def admit(progress: LoopProgress) -> tuple[int, list[str | None], str | None]:
         run, refused = progress.admit(calls)
-        return len(run), [one.call_id for one in refused], progress.stop_reason
+        return len(run), [item.call_id for item in refused], progress.stop_reason
 
     assert admit(LoopProgress(Budget(max_calls=2), executor())) == (2, [], None)
     assert admit(LoopProgress(Budget(max_calls=1), executor())) == (1, ["c-1"], "max_calls")

@@ -139,9 +139,9 @@ async def test_a_ledger_in_memory_keeps_the_newest_media_only() -> None:
 
     executor = Executor([draw], policy=ALLOW, ledger=ledger_module.MemoryLedger(max_bytes=5_000))
     calls = [ToolCall(id=f"c-{n}", name="draw", arguments_json=f'{{"number": {n}}}') for n in range(5)]
-    for one in calls:
-        await executor.run(one, HERE)
-    kept = [(await executor.run(one, HERE)).media[0] for one in calls]
+    for item in calls:
+        await executor.run(item, HERE)
+    kept = [(await executor.run(item, HERE)).media[0] for item in calls]
     assert [part.data is not None for part in kept] == [False, False, False, True, True]
     assert "not kept any more" in kept[0].describe_for_model()
 
@@ -156,7 +156,7 @@ async def test_a_read_with_media_is_neither_remembered_nor_cached() -> None:
 
     executor = Executor([draw])
     results = [await executor.run(call("draw"), HERE) for _ in range(3)]
-    assert [one.media for one in results] == [(PICTURE,)] * 3
+    assert [result.media for result in results] == [(PICTURE,)] * 3
     assert len(runs) == 3
 
 

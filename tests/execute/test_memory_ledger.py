@@ -21,14 +21,14 @@ async def test_over_its_bytes_the_ledger_forgets_results_and_not_that_they_were_
 
     executor = Executor([pay], policy=ALLOWED, ledger=MemoryLedger(max_bytes=35_000))
     calls = [call("pay", f"c-{n}", invoice=f"i-{n}", note="n" * 2_000) for n in range(5)]
-    for one in calls:
-        assert (await executor.run(one, at())).output == output
-    again = [await executor.run(one, at()) for one in calls]
+    for item in calls:
+        assert (await executor.run(item, at())).output == output
+    again = [await executor.run(item, at()) for item in calls]
 
     assert len(paid) == 5
-    assert [one.origin for one in again] == ["replayed"] * 5
+    assert [item.origin for item in again] == ["replayed"] * 5
     left_out = "[The result of `pay` is left out: it is not kept any more.]"
-    assert [one.output for one in again] == [left_out] * 3 + [output] * 2
+    assert [item.output for item in again] == [left_out] * 3 + [output] * 2
 
     other = await executor.run(call("pay", "c-9", invoice="i-0", note="another"), at())
     assert code_of(other) == "duplicate_call"
@@ -50,9 +50,9 @@ async def test_entries_whose_outcome_is_unknown_are_found_among_many_that_are_se
     codes = [code_of(await executor.run(call("pay", f"c-{n}", amount=n), at())) for n in range(20)]
 
     assert codes == ["outcome_unknown" if n % 5 == 0 else None for n in range(20)]
-    assert [one.call_id for one in await executor.doubts()] == ["c-0", "c-5", "c-10", "c-15"]
+    assert [doubt.call_id for doubt in await executor.doubts()] == ["c-0", "c-5", "c-10", "c-15"]
     await executor.resolve(session_id="s-1", call_id="c-0", happened=False, who="ann")
-    assert [one.call_id for one in await executor.doubts()] == ["c-5", "c-10", "c-15"]
+    assert [doubt.call_id for doubt in await executor.doubts()] == ["c-5", "c-10", "c-15"]
 
 
 def test_the_limits_are_checked() -> None:

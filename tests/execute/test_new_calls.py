@@ -94,9 +94,9 @@ async def test_what_is_known_is_answered_as_if_it_had_been_looked_up_first() -> 
     same_id = await executor.run(call("pay", "c-1", invoice="R-2"), at())
     later = await executor.run(call("pay", "c-4", invoice="R-1"), at(turn=2))
 
-    assert [one.origin for one in (first, again, other_id)] == ["run", "replayed", "replayed"]
+    assert [item.origin for item in (first, again, other_id)] == ["run", "replayed", "replayed"]
     assert (again.decision, other_id.decision) == (None, None)
-    assert [code_of(one) for one in (other_arguments, same_id, later)] == [
+    assert [code_of(item) for item in (other_arguments, same_id, later)] == [
         "duplicate_call",
         "duplicate_call",
         "approval_required",
@@ -125,7 +125,7 @@ async def test_of_two_calls_of_one_effect_at_once_one_runs_and_the_other_joins()
     results = await asyncio.gather(
         *(one.run(call("pay", f"c-{n}", invoice="R-1"), at()) for n, one in enumerate(executors))
     )
-    assert (len(desk.runs), [one.ok for one in results]) == (1, [True, True])
+    assert (len(desk.runs), [result.ok for result in results]) == (1, [True, True])
 
 
 class RemoteBook(Book):
@@ -148,8 +148,8 @@ async def test_what_was_done_is_told_while_nothing_can_be_written() -> None:
     new = await executor.run(call("pay", "c-3", invoice="R-3"), at())
     later = await executor.run(call("pay", "c-4", invoice="R-1"), at(turn=2))
 
-    assert [one.origin for one in (again, other_id)] == ["replayed", "replayed"]
-    assert [code_of(one) for one in (new, later)] == ["unavailable", "unavailable"]
+    assert [item.origin for item in (again, other_id)] == ["replayed", "replayed"]
+    assert [code_of(item) for item in (new, later)] == ["unavailable", "unavailable"]
     assert desk.runs == ["R-1"]
 
 
@@ -184,7 +184,7 @@ async def test_a_doubt_stays_one_when_its_call_comes_again_and_cannot_be_claimed
     book.away = {"claim": -1}
 
     again = await executor.run(call("pay", "c-1", invoice="R-1"), at())
-    assert [code_of(one) for one in (unknown, again)] == ["outcome_unknown", "outcome_unknown"]
+    assert [code_of(item) for item in (unknown, again)] == ["outcome_unknown", "outcome_unknown"]
     assert (await book.state(), desk.runs) == ("unknown", ["R-1"])
 
 
@@ -245,7 +245,7 @@ async def test_a_call_whose_claim_cannot_be_undone_in_time_is_unavailable() -> N
     executor = desk.executor(book, timeouts=Timeouts(overhead=0.1))
     book.away = {"claim": 1, "settle": 3}
     results = [await executor.run(call("pay", "c-1", invoice="R-1"), at()) for _ in range(2)]
-    assert ([code_of(one) for one in results], desk.runs) == (["unavailable"] * 2, [])
+    assert ([code_of(result) for result in results], desk.runs) == (["unavailable"] * 2, [])
 
     await asyncio.sleep(10)
     assert (await executor.run(call("pay", "c-1", invoice="R-1"), at())).ok

@@ -197,7 +197,10 @@ async def test_calls_that_are_made_again_have_their_own_result_of_today_if_they_
     hook.is_closed = True
     [other] = await run_again(executor, [call("refund", "c-3", amount=1)], at())
 
-    assert [(one.origin, code_of(one)) for one in (new, refused)] == [("run", None), ("run", "tool_execution_failed")]
+    assert [(item.origin, code_of(item)) for item in (new, refused)] == [
+        ("run", None),
+        ("run", "tool_execution_failed"),
+    ]
     assert code_of(other) == "refused_by_hook"  # What another call of the effect did is not its own result.
 
 

@@ -52,7 +52,7 @@ async def test_calls_without_an_id_are_all_calls_of_their_own() -> None:
     look = Counted()
     answers = [await look.ask("a", id) for id in ("c-1", "", "", "")]
 
-    assert [(one.output, one.origin) for one in answers] == [(f"a {n}", "run") for n in (1, 2, 3, 4)]
+    assert [(answer.output, answer.origin) for answer in answers] == [(f"a {n}", "run") for n in (1, 2, 3, 4)]
 
 
 @pytest.mark.proves("PH-32")
@@ -71,7 +71,7 @@ async def test_a_call_that_arrives_while_it_runs_waits_for_the_same_result() -> 
     await quiet()
     slow.go.set()
 
-    assert [(await one).output for one in both] == ["done", "done"]
+    assert [(await item).output for item in both] == ["done", "done"]
     assert slow.runs == 1
     (ignored,) = heard.of(CallIgnored)
     assert (ignored.reason, ignored.call.id, ignored.call.response_id) == ("already_pending", "c-1", "r-1")
@@ -240,9 +240,9 @@ async def test_the_same_question_gets_its_result_again_without_running() -> None
     look = Counted(cache_for=60)
     answers = [await look.ask("a", f"c-{n}") for n in range(3)]
 
-    assert [one.output for one in answers] == ["a 1"] * 3
-    assert [one.origin for one in answers] == ["run", "cached", "cached"]
-    assert [one.call_id for one in answers] == ["c-0", "c-1", "c-2"]
+    assert [answer.output for answer in answers] == ["a 1"] * 3
+    assert [answer.origin for answer in answers] == ["run", "cached", "cached"]
+    assert [answer.call_id for answer in answers] == ["c-0", "c-1", "c-2"]
     assert look.runs == 1
 
 
@@ -269,7 +269,7 @@ async def test_a_cached_result_is_no_answer_of_another_tool_of_the_same_name(how
         executor = executor.with_tools(tools, policy=Policy())
     answers = [await executor.run(call("look", f"c-{n}", text="a"), at()) for n in (2, 3)]
 
-    assert [one.origin for one in answers] == ["run", "cached"]
+    assert [answer.origin for answer in answers] == ["run", "cached"]
     assert (first.runs, second.runs) == (1, 1)
 
 

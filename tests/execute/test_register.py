@@ -45,11 +45,11 @@ async def test_both_executors_share_the_ledger_and_the_running_calls() -> None:
     new = old.register("pay", pay)
     newer = new.register("other", lambda: 1)
     call = ToolCall(id="c-1", name="pay", arguments_json='{"invoice": "i-1"}')
-    runs = [asyncio.create_task(one.run(call, CONTEXT)) for one in (new, newer)]
+    runs = [asyncio.create_task(item.run(call, CONTEXT)) for item in (new, newer)]
     while not ran:
         await asyncio.sleep(0)
     assert old.running_calls("s-1") == newer.running_calls("s-1") == (call,)
     go_on.set()
 
-    assert [one.output for one in await asyncio.gather(*runs)] == ["paid", "paid"]
+    assert [result.output for result in await asyncio.gather(*runs)] == ["paid", "paid"]
     assert ran == ["i-1"]

@@ -113,7 +113,7 @@ async def test_a_turn_keeps_the_tools_that_it_began_with() -> None:
     assert [result.output for result in first.results] == ["changed", "stayed"]
     second = await session.send("once more")
     assert [result.error.code for result in second.results if result.error] == ["tool_not_found"]
-    offered = [[one.name for one in request.tools] for request in provider.requests]
+    offered = [[item.name for item in request.tools] for request in provider.requests]
     assert offered == [["change", "stays"]] * 3 + [["other"]] * 2
     assert len([event for event in heard if isinstance(event, CallFinished)]) == 3
 

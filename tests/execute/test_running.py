@@ -57,7 +57,7 @@ async def test_a_slow_call_is_flagged_in_the_events() -> None:
     await executor.run(call("look", "c-1", seconds=0), at())
     await executor.run(call("look", "c-2", seconds=0.03), at())
 
-    assert [one.slow for one in heard.of(CallFinished)] == [False, True]
+    assert [event.slow for event in heard.of(CallFinished)] == [False, True]
 
 
 async def test_one_calls_deadline_is_nobody_elses() -> None:
@@ -75,7 +75,7 @@ async def test_one_calls_deadline_is_nobody_elses() -> None:
 
     executor = Executor([short, long])
     waiting = asyncio.create_task(executor.run(call("long", "c-0"), at()))
-    codes = [code_of(one) for one in await executor.run_all([call("short", f"c-{n}") for n in (1, 2)], at())]
+    codes = [code_of(result) for result in await executor.run_all([call("short", f"c-{n}") for n in (1, 2)], at())]
     slow.go.set()
 
     assert codes == ["tool_timeout", "tool_timeout"]
@@ -239,7 +239,7 @@ async def test_a_handler_that_blocks_the_loop_gets_a_result_with_what_it_did_and
     result = await executor.run(call("blocks", "b"), at())
 
     assert result.output == "done"  # It happened: no timer can make that untrue.
-    assert [one.slow for one in heard.of(CallFinished) if one.call.name == "blocks"] == [True]
+    assert [event.slow for event in heard.of(CallFinished) if event.call.name == "blocks"] == [True]
     assert code_of(await waiting) == "tool_timeout"
 
 

@@ -78,11 +78,13 @@ def runs(draw: st.DrawFn, kinds: tuple[Kind, ...]) -> list[Wanted]:
 def may_run(wanted: list[Wanted], over: set[int]) -> list[int]:
     """The schedule in its own words, without locks: nobody before me is in my way."""
     free: list[int] = []
-    for one in wanted:
-        before = [other for other in wanted[: one.number] if other.session == one.session and other.number not in over]
-        blocked = any(other.kind == "alone" for other in before) or (one.kind == "alone" and before)
-        if one.number not in over and not blocked:
-            free.append(one.number)
+    for item in wanted:
+        before = [
+            other for other in wanted[: item.number] if other.session == item.session and other.number not in over
+        ]
+        blocked = any(other.kind == "alone" for other in before) or (item.kind == "alone" and before)
+        if item.number not in over and not blocked:
+            free.append(item.number)
     return free
 
 
@@ -91,13 +93,13 @@ async def play(
 ) -> None:
     world = World()
     tasks: list[asyncio.Task[ToolResult]] = []
-    for one in wanted:
-        prefix = "read" if one.reads else "write"
-        arguments: dict[str, Any] = {"number": one.number}
-        if one.kind == "locked":
-            arguments["lock"] = one.lock
-        sent = call(f"{prefix}_{one.kind}", f"c-{one.number}", **arguments)
-        tasks.append(asyncio.create_task(world.executor.run(sent, at(one.session))))
+    for item in wanted:
+        prefix = "read" if item.reads else "write"
+        arguments: dict[str, Any] = {"number": item.number}
+        if item.kind == "locked":
+            arguments["lock"] = item.lock
+        sent = call(f"{prefix}_{item.kind}", f"c-{item.number}", **arguments)
+        tasks.append(asyncio.create_task(world.executor.run(sent, at(item.session))))
     over: set[int] = set()
     while len(over) < len(wanted):
         await quiet(lambda: list(world.began))
@@ -107,9 +109,9 @@ async def play(
         world.gates[chosen].set()
         await quiet(lambda: list(world.running))
         over.add(chosen)
-    results = [await one for one in tasks]
-    assert [one.output for one in results] == [one.number for one in wanted]
-    assert [one.call_id for one in results] == [f"c-{one.number}" for one in wanted]
+    results = [await task for task in tasks]
+    assert [result.output for result in results] == [item.number for item in wanted]
+    assert [result.call_id for result in results] == [f"c-{item.number}" for item in wanted]
     assert not world.executor.running_calls("s-1")
     assert not world.executor.running_calls("s-2")
 
@@ -125,15 +127,15 @@ def test_exactly_those_run_that_are_in_nobodys_way(data: st.DataObject, wanted: 
 
 @given(st.data(), runs(("together", "alone", "locked")))
 def test_equal_lock_keys_never_overlap_and_nobody_starves(data: st.DataObject, wanted: list[Wanted]) -> None:
-    by_number = {one.number: one for one in wanted}
+    by_number = {item.number: item for item in wanted}
 
     def check(world: World, over: set[int]) -> None:
         running = [by_number[number] for number in world.running]
-        locks = [one.lock for one in running if one.kind == "locked"]
+        locks = [item.lock for item in running if item.kind == "locked"]
         assert len(locks) == len(set(locks))
-        for one in running:
-            if one.kind == "alone":
-                assert [other for other in running if other.session == one.session] == [one]
+        for item in running:
+            if item.kind == "alone":
+                assert [other for other in running if other.session == item.session] == [item]
         admitted = [number for number in may_run(wanted, over) if number not in world.running]
         # Whoever may run and does not, waits for somebody with its lock.
         assert all(by_number[number].kind == "locked" and by_number[number].lock in locks for number in admitted)
@@ -207,14 +209,14 @@ def nesting(
         """Outer."""
         calls = [call("inner", f"i-{n}", n=n) for n in range(2)]
         if how == "gather":
-            results = await asyncio.gather(*(executor.run(one, context) for one in calls))
+            results = await asyncio.gather(*(executor.run(item, context) for item in calls))
         elif how == "tasks first":
-            tasks = [asyncio.create_task(executor.run(one, context)) for one in calls]
+            tasks = [asyncio.create_task(executor.run(item, context)) for item in calls]
             await asyncio.sleep(0)
-            results = [await one for one in tasks]
+            results = [await task for task in tasks]
         else:
-            results = [await executor.run(one, context) for one in calls]
-        return ", ".join(str(one.output) for one in results)
+            results = [await executor.run(item, context) for item in calls]
+        return ", ".join(str(result.output) for result in results)
 
     executor = Executor([inner, outer], policy=ALLOWED, timeouts=Timeouts(call=20))
     return executor, order
@@ -236,7 +238,7 @@ async def test_a_call_from_inside_a_call_does_not_wait_for_it(
 
     assert (await first).output == "inner 0, inner 1"
     assert (await second).output == "inner 9"
-    inside = [one for one in order if "9" not in one]
+    inside = [item for item in order if "9" not in item]
     overlap = inside[:2] == ["+0", "+1"]
     assert overlap is (how != "one by one" and not inner_alone)
     if outer_alone:
@@ -249,8 +251,8 @@ async def test_calls_inside_calls_inside_calls_come_to_an_end() -> None:
         """Deeper."""
         if len(path) == 4:
             return 0
-        calls = [call("deeper", path + one, path=path + one) for one in "ab"]
-        return 1 + max([one.output for one in await executor.run_all(calls, context)])
+        calls = [call("deeper", path + item, path=path + item) for item in "ab"]
+        return 1 + max([result.output for result in await executor.run_all(calls, context)])
 
     executor = Executor([deeper], policy=ALLOWED, timeouts=Timeouts(call=20))
 
@@ -272,7 +274,7 @@ async def test_a_call_inside_takes_its_own_lock_again() -> None:
     executor = Executor([outer, inner], policy=ALLOWED, timeouts=Timeouts(call=20))
     results = await asyncio.gather(*(executor.run(call("outer", account="a"), at(f"s-{n}")) for n in range(3)))
 
-    assert [one.output for one in results] == ["outer inner a"] * 3
+    assert [result.output for result in results] == ["outer inner a"] * 3
 
 
 async def test_what_waits_behind_another_session_does_not_slip_past_a_lock_that_is_held_around_it() -> None:
@@ -441,7 +443,7 @@ async def test_calls_inside_others_whose_locks_cross_are_refused_at_once(account
             )
         )
 
-    assert sorted(one.output for one in results) == [*["moved"] * (len(accounts) - 1), "unavailable"]
+    assert sorted(result.output for result in results) == [*["moved"] * (len(accounts) - 1), "unavailable"]
     again = await executor.run(call("inner", "again", account="a"), at("s-0"))  # Nothing of it is left.
     assert again.output == "moved"
 
@@ -508,7 +510,7 @@ async def test_a_call_that_waits_for_the_one_around_does_not_make_the_waits_of_t
     slow.go.set()
 
     results = await asyncio.wait_for(asyncio.gather(first, second, holding), 60)
-    assert [one.output for one in results] == ["moved", "moved", "done"]
+    assert [item.output for item in results] == ["moved", "moved", "done"]
 
 
 @pytest.mark.parametrize("read_only", [False, True])
@@ -548,7 +550,7 @@ async def test_locks_that_cross_only_after_a_wait_for_the_session_are_noticed_to
     slow.go.set()
 
     results = await asyncio.wait_for(asyncio.gather(first, second, holding), 60)
-    assert [one.output for one in results] == ["unavailable", "moved", "done"]
+    assert [item.output for item in results] == ["unavailable", "moved", "done"]
 
 
 async def test_a_wait_for_a_lock_that_was_given_up_crosses_with_nothing() -> None:
@@ -580,7 +582,7 @@ async def test_a_wait_for_a_lock_that_was_given_up_crosses_with_nothing() -> Non
     assert not second.done()
     slow.go.set()
 
-    assert [(await one).output for one in (first, second)] == ["done", "moved"]
+    assert [(await item).output for item in (first, second)] == ["done", "moved"]
 
 
 @pytest.mark.parametrize("options", [{}, {"lock_key": "what"}])
@@ -611,4 +613,4 @@ async def test_what_a_caller_does_after_a_read_is_not_inside_it(options: dict[st
     assert not acting.done()
     slow.go.set()
 
-    assert [(await one).output for one in (hanging, acting)] == ["done", "acted"]
+    assert [(await item).output for item in (hanging, acting)] == ["done", "acted"]

@@ -166,7 +166,7 @@ async def test_many_later_calls_ask_together_and_one_of_them_runs() -> None:
     results = await executor.run_all([call("act", f"c-{n}") for n in range(2, 7)], at(turn=2))
 
     assert len(tries) == 2
-    assert all("acted" in one.output for one in results)
+    assert all("acted" in result.output for result in results)
 
 
 # A ledger that is away

@@ -112,7 +112,7 @@ async def test_there_are_never_more_threads_than_allowed(latch: Latch) -> None:
     await latch.has_begun()
     latch.go.set()
 
-    assert [one.output for one in await running] == list(range(6))
+    assert [item.output for item in await running] == list(range(6))
     assert max(most) == 2
 
 
@@ -143,7 +143,7 @@ async def test_calls_that_wait_for_a_thread_of_a_tool_that_hangs_are_refused_and
     executor = Executor([work], policy=ALLOWED, limits=Limits(max_threads=4))
     results = await executor.run_all([call("work", f"c-{n}", n=n) for n in range(60)], at())
 
-    codes = Counter(code_of(one) for one in results)
+    codes = Counter(code_of(result) for result in results)
     assert latch.runs == 4
     assert executor.stranded_threads == latch.runs
     assert codes["tool_timeout"] >= latch.runs
@@ -381,7 +381,7 @@ async def test_a_tool_that_hangs_has_never_more_threads_than_allowed_its_strande
     executor = Executor([hang, other], policy=ALLOWED, limits=Limits(max_threads=3))
     results = await asyncio.gather(*(executor.run(call("hang", f"c-{n}"), at(f"s-{n}")) for n in range(12)))
 
-    assert {code_of(one) for one in results} <= {"tool_timeout", "unavailable"}
+    assert {code_of(result) for result in results} <= {"tool_timeout", "unavailable"}
     assert (latch.runs, executor.stranded_threads) == (3, 3)
     assert (await executor.run(call("other"), at())).output == "done"  # The others go on.
 

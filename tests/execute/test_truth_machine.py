@@ -164,8 +164,8 @@ class TruthMachine(RuleBasedStateMachine):
 
     @rule(sent=st.lists(sent, min_size=1, max_size=3))
     def calls_arrive(self, sent: list[dict[str, Any]]) -> None:
-        for one in sent:
-            self.arrives(**one)
+        for message in sent:
+            self.arrives(**message)
 
     def arrives(
         self, executor: int, customer: int, session: int, id_: str, name: str, invoice: str, amount: int, ending: str
@@ -227,7 +227,11 @@ class TruthMachine(RuleBasedStateMachine):
     @rule(which=st.integers(0, 5))
     def a_customer_agrees_to_a_repetition(self, which: int) -> None:
         async def agreed() -> None:
-            asked = [one for one in await self.approvals.pending(limit=1_000) if one.customer_id in self.customers]
+            asked = [
+                approval
+                for approval in await self.approvals.pending(limit=1_000)
+                if approval.customer_id in self.customers
+            ]
             if asked:
                 one = asked[which % len(asked)]
                 await self.approvals.approve(one.token, by=one.by, who=one.customer_id or "")

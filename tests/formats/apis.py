@@ -65,7 +65,8 @@ class Api:
 
 def _chat_response(calls: Iterable[Said]) -> Any:
     tool_calls = [
-        {"id": one.id, "type": "function", "function": {"name": one.name, "arguments": one.arguments}} for one in calls
+        {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+        for call in calls
     ]
     message = {"role": "assistant", "content": None, "tool_calls": tool_calls}
     return {"id": "chatcmpl_1", "choices": [{"index": 0, "finish_reason": "tool_calls", "message": message}]}
@@ -77,7 +78,7 @@ def function_call(one: Said, status: str = "completed") -> dict[str, Any]:
 
 
 def _responses_response(calls: Iterable[Said]) -> Any:
-    return {"id": "resp_1", "status": "completed", "output": [function_call(one) for one in calls]}
+    return {"id": "resp_1", "status": "completed", "output": [function_call(call) for call in calls]}
 
 
 def _realtime_response(calls: Iterable[Said]) -> Any:
@@ -93,20 +94,20 @@ def _realtime_response(calls: Iterable[Said]) -> Any:
 
 
 def _anthropic_response(calls: Iterable[Said]) -> Any:
-    blocks = [{"type": "tool_use", "id": one.id, "name": one.name, "input": one.arguments} for one in calls]
+    blocks = [{"type": "tool_use", "id": call.id, "name": call.name, "input": call.arguments} for call in calls]
     return {"id": "msg_1", "role": "assistant", "stop_reason": "tool_use", "content": blocks}
 
 
 def _gemini_response(calls: Iterable[Said]) -> Any:
-    parts = [{"functionCall": {"id": one.id, "name": one.name, "args": one.arguments}} for one in calls]
+    parts = [{"functionCall": {"id": call.id, "name": call.name, "args": call.arguments}} for call in calls]
     candidate = {"finishReason": "STOP", "content": {"role": "model", "parts": parts}}
     return {"responseId": "resp_1", "candidates": [candidate]}
 
 
 def _mcp_response(calls: Iterable[Said]) -> Any:
     return [
-        {"id": one.id, "method": "tools/call", "params": {"name": one.name, "arguments": one.arguments}}
-        for one in calls
+        {"id": call.id, "method": "tools/call", "params": {"name": call.name, "arguments": call.arguments}}
+        for call in calls
     ]
 
 
@@ -116,35 +117,41 @@ CHAT = Api(
     "[a-zA-Z0-9_-]{1,64}",
     True,
     lambda definitions: [
-        Shown(one["name"], one["description"], one["parameters"]) for one in (d["function"] for d in definitions)
+        Shown(item["name"], item["description"], item["parameters"]) for item in (d["function"] for d in definitions)
     ],
     _chat_response,
-    lambda results: [Answer(one["tool_call_id"], one["content"], None) for one in results],
+    lambda results: [Answer(result["tool_call_id"], result["content"], None) for result in results],
 )
 RESPONSES = Api(
     "openai_responses",
     openai_responses,
     "[a-zA-Z0-9_-]{1,128}",
     True,
-    lambda definitions: [Shown(one["name"], one["description"], one["parameters"]) for one in definitions],
+    lambda definitions: [
+        Shown(definition["name"], definition["description"], definition["parameters"]) for definition in definitions
+    ],
     _responses_response,
-    lambda results: [Answer(one["call_id"], one["output"], None) for one in results],
+    lambda results: [Answer(result["call_id"], result["output"], None) for result in results],
 )
 REALTIME = Api(
     "openai_realtime",
     openai_realtime,
     "[a-zA-Z0-9_-]{1,128}",
     True,
-    lambda definitions: [Shown(one["name"], one["description"], one["parameters"]) for one in definitions],
+    lambda definitions: [
+        Shown(definition["name"], definition["description"], definition["parameters"]) for definition in definitions
+    ],
     _realtime_response,
-    lambda results: [Answer(one["item"]["call_id"], one["item"]["output"], None) for one in results],
+    lambda results: [Answer(result["item"]["call_id"], result["item"]["output"], None) for result in results],
 )
 ANTHROPIC = Api(
     "anthropic",
     anthropic,
     "[a-zA-Z0-9_-]{1,128}",
     False,
-    lambda definitions: [Shown(one["name"], one["description"], one["input_schema"]) for one in definitions],
+    lambda definitions: [
+        Shown(definition["name"], definition["description"], definition["input_schema"]) for definition in definitions
+    ],
     _anthropic_response,
     lambda results: [
         Answer(block["tool_use_id"], block["content"], block.get("is_error", False))
@@ -158,15 +165,15 @@ GEMINI = Api(
     "[A-Za-z_][A-Za-z0-9_.:-]{0,127}",
     False,
     lambda definitions: [
-        Shown(one["name"], one["description"], one.get("parameters_json_schema"))
+        Shown(declaration["name"], declaration["description"], declaration.get("parameters_json_schema"))
         for entry in definitions
-        for one in entry["function_declarations"]
+        for declaration in entry["function_declarations"]
     ],
     _gemini_response,
     lambda results: [
-        Answer(one.get("id"), *next((text, key == "error") for key, text in one["response"].items()))
+        Answer(item.get("id"), *next((text, key == "error") for key, text in item["response"].items()))
         for content in results
-        for one in (part["function_response"] for part in content["parts"])
+        for item in (part["function_response"] for part in content["parts"])
     ],
 )
 MCP = Api(
@@ -174,9 +181,11 @@ MCP = Api(
     mcp,
     "[A-Za-z0-9_.-]{1,128}",
     False,
-    lambda definitions: [Shown(one["name"], one["description"], one["inputSchema"]) for one in definitions],
+    lambda definitions: [
+        Shown(definition["name"], definition["description"], definition["inputSchema"]) for definition in definitions
+    ],
     _mcp_response,
-    lambda results: [Answer(None, one["content"][0]["text"], one["isError"]) for one in results],
+    lambda results: [Answer(None, result["content"][0]["text"], result["isError"]) for result in results],
 )
 ALL = (CHAT, RESPONSES, REALTIME, ANTHROPIC, GEMINI, MCP)
 every_api = pytest.mark.parametrize("api", ALL, ids=lambda api: api.name)

@@ -33,7 +33,7 @@ def pieces(text: str, size: int) -> list[str]:
 def woven(draw: st.DrawFn, threads: Sequence[list[Any]], *, interleaved: bool) -> list[Any]:
     """Several sequences as one: one after the other, or mixed; each begins after the one before it has begun."""
     if not interleaved:
-        return [one for thread in threads for one in thread]
+        return [item for thread in threads for item in thread]
     left = [list(thread) for thread in threads]
     begun = 0
     mixed: list[Any] = []
@@ -48,12 +48,12 @@ def woven(draw: st.DrawFn, threads: Sequence[list[Any]], *, interleaved: bool) -
 def check_cuts(events: list[Any], said: list[Said], calls: Callable[[list[Any]], list[ToolCall]]) -> None:
     """Wherever the stream breaks off: a call whose arguments are not all there is never taken for complete."""
     whole = calls(events)
-    assert [(one.wire_id, one.name, one.arguments_json) for one in whole] == [
-        (one.id, one.name, one.arguments) for one in said
+    assert [(item.wire_id, item.name, item.arguments_json) for item in whole] == [
+        (text.id, text.name, text.arguments) for text in said
     ]
     for position in range(len(events)):
         found = calls(events[:position])
-        assert [one.wire_id for one in found] == [one.id for one in said][: len(found)]
+        assert [item.wire_id for item in found] == [text.id for text in said][: len(found)]
         for call, one in zip(found, said, strict=False):
             if call.arguments_json != one.arguments:
                 with pytest.raises(ToolArgsParseError):

@@ -87,7 +87,7 @@ def test_results_are_blocks_of_one_message_with_failures_marked() -> None:
 def test_the_last_tool_use_of_a_message_that_was_cut_gets_a_result_and_never_runs(reason: Any, objects: bool) -> None:
     answer: Any = message(use("toolu_1", "get", {"a": 1}), use("toolu_2", "pay", {"amount": 1}), stop_reason=reason)
     if objects:
-        answer = Message.construct(**answer | {"content": [_block(one) for one in answer["content"]]})
+        answer = Message.construct(**answer | {"content": [_block(item) for item in answer["content"]]})
 
     whole, cut = wire.calls(answer)
 
@@ -132,10 +132,10 @@ def stream(said: list[Said], size: int, stop_reason: str = "tool_use") -> list[d
 def test_a_stream_gives_the_calls_wherever_it_breaks_off(said: list[Said], size: int, objects: bool) -> None:
     events: list[Any] = stream(said, size)
     if objects:
-        events = [stream_event.validate_python(one) for one in events]
+        events = [stream_event.validate_python(event) for event in events]
 
     check_cuts(events, said, wire.calls)
-    assert {one.response_id for one in wire.calls(events)} == {"msg_1"}
+    assert {call.response_id for call in wire.calls(events)} == {"msg_1"}
 
 
 @pytest.mark.parametrize("reason", ["max_tokens", "refusal"])
@@ -148,16 +148,18 @@ def test_a_stream_that_was_cut_has_a_last_call_that_does_not_run(reason: str) ->
 
 
 def test_a_tool_use_without_chunks_has_no_arguments() -> None:
-    events = [one for one in stream([Said("toolu_1", "a", "")], 3) if one.get("delta", {}).get("partial_json") is None]
+    events = [
+        item for item in stream([Said("toolu_1", "a", "")], 3) if item.get("delta", {}).get("partial_json") is None
+    ]
 
-    assert [one.arguments_json for one in wire.calls(events)] == ["{}"]
+    assert [call.arguments_json for call in wire.calls(events)] == ["{}"]
 
 
 def test_a_block_that_nobody_has_closed_does_not_run() -> None:
     said = [Said("toolu_1", "a", "{}"), Said("toolu_2", "b", "{}")]
     stop = {"type": "content_block_stop", "index": 1}
 
-    never_closed, whole = wire.calls([one for one in stream(said, 3) if one != stop])
+    never_closed, whole = wire.calls([item for item in stream(said, 3) if item != stop])
 
     assert takes_anything.parse(whole.arguments_json) == {}
     with pytest.raises(ToolArgsParseError):
@@ -199,7 +201,7 @@ def test_an_example_that_does_not_fit_is_left_out_because_the_api_would_refuse_t
     definitions = wire.tools([get])
 
     assert definitions[0]["input_examples"] == [{"city": "Ulm"}]  # pyright: ignore[reportTypedDictNotRequiredAccess]
-    assert [(one.tool, "does not fit" in one.text) for one in definitions.notes] == [("get", True)] * 2
+    assert [(note.tool, "does not fit" in note.text) for note in definitions.notes] == [("get", True)] * 2
 
 
 # The budget for strictness.
@@ -224,12 +226,12 @@ BUDGETS = {
 def test_tools_beyond_the_budget_go_out_non_strict_with_their_whole_schema(budget: str, tools: list[Any]) -> None:
     definitions = wire.tools(tools)
 
-    assert [bool(one.get("strict")) for one in definitions] == [True] * (len(tools) - 2) + [False] * 2
+    assert [bool(definition.get("strict")) for definition in definitions] == [True] * (len(tools) - 2) + [False] * 2
     assert json.dumps(definitions[-1]["input_schema"]) == json.dumps(tools[-1].input_schema)
-    late = [one.text for one in definitions.notes if one.tool == tools[-1].name]
+    late = [note.text for note in definitions.notes if note.tool == tools[-1].name]
     assert f"is sent without strict mode: a request takes at most {budget}" in late
     assert not any("checked here only" in text for text in late)
-    assert any("checked here only" in one.text for one in definitions.notes if one.tool == tools[0].name)
+    assert any("checked here only" in note.text for note in definitions.notes if note.tool == tools[0].name)
 
 
 def test_a_small_strict_tool_fits_after_a_large_one_that_did_not() -> None:
@@ -237,7 +239,7 @@ def test_a_small_strict_tool_fits_after_a_large_one_that_did_not() -> None:
 
     definitions = wire.tools([strict_tool("large", optional, []), strict_tool("small", {"a": NUMBER}, ["a"])])
 
-    assert [bool(one.get("strict")) for one in definitions] == [False, True]
+    assert [bool(definition.get("strict")) for definition in definitions] == [False, True]
 
 
 def test_a_fixed_value_comes_back_in_its_own_spelling_from_a_strict_tool() -> None:

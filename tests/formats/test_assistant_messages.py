@@ -69,7 +69,7 @@ def meaning(value: Any) -> Any:
         if "parts" in snake:
             snake["parts"] = _joined(snake["parts"])
         return {key: one for key, one in snake.items() if key not in DROPPED}
-    return [meaning(one) for one in value] if isinstance(value, list) else value
+    return [meaning(part) for part in value] if isinstance(value, list) else value
 
 
 def _snake(key: str) -> str:
@@ -77,8 +77,8 @@ def _snake(key: str) -> str:
 
 
 def _joined(parts: list[Any]) -> list[Any]:
-    words = "".join(one.get("text", "") for one in parts)
-    calls = [one for one in parts if "text" not in one]
+    words = "".join(part.get("text", "") for part in parts)
+    calls = [part for part in parts if "text" not in part]
     return [{"text": words}, *calls] if words else calls
 
 

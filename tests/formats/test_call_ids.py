@@ -24,7 +24,7 @@ async def look(what: str = "") -> str:
 
 
 def respond(api: Api, response_id: str, *call_ids: str) -> Any:
-    text = json.dumps(api.response([api.says(one, "look", {}) for one in call_ids]))
+    text = json.dumps(api.response([api.says(item, "look", {}) for item in call_ids]))
     return json.loads(
         text.replace("resp_1", response_id).replace("msg_1", response_id).replace("chatcmpl_1", response_id)
     )
@@ -34,16 +34,16 @@ def respond(api: Api, response_id: str, *call_ids: str) -> Any:
 async def test_a_server_that_counts_anew_gives_unique_ids_and_gets_its_own_back(api: Api) -> None:
     responses = [respond(api, f"r{number}", "call_0", "call_1") for number in range(3)]
 
-    calls = [call for one in responses for call in api.wire.calls(one)]
+    calls = [call for response in responses for call in api.wire.calls(response)]
 
     assert len({call.id for call in calls}) == 6
     assert [call.id for call in calls[:2]] == ["r0/call_0", "r0/call_1"]
-    assert calls == [call for one in responses for call in api.wire.calls(one, api.wire.tools([look]))]
+    assert calls == [call for response in responses for call in api.wire.calls(response, api.wire.tools([look]))]
     registry = ToolRegistry([look])
     results = [await answer(registry, call) for call in calls]
     results += await Executor([look]).run_all(calls, ToolContext(session_id="s-1"))
-    assert [one.call_id for one in results] == [call.id for call in calls] * 2
-    assert [one.id for one in api.answers(api.wire.results(results))] == ["call_0", "call_1"] * 6
+    assert [result.call_id for result in results] == [call.id for call in calls] * 2
+    assert [item.id for item in api.answers(api.wire.results(results))] == ["call_0", "call_1"] * 6
 
 
 @every_api
@@ -124,9 +124,9 @@ async def test_a_loop_over_a_server_that_counts_anew_reads_the_new_balance_and_p
     executor = Executor([balance, pay], policy=Policy([Rule.allow("*")]))
     done = await run_until_done(step, executor, ToolContext(session_id="s-1"), wire=openai_chat)
 
-    assert [one.output for one in done.results] == [100, "paid", 60, "paid"]
+    assert [result.output for result in done.results] == [100, "paid", 60, "paid"]
     assert paid == [40, 60]
-    assert {one["tool_call_id"] for one in done.messages if one["role"] == "tool"} == {"call_0"}
+    assert {item["tool_call_id"] for item in done.messages if item["role"] == "tool"} == {"call_0"}
 
 
 def test_a_phone_call_sends_the_output_under_the_providers_id_and_recognises_it_again() -> None:
@@ -146,7 +146,7 @@ def test_a_phone_call_sends_the_output_under_the_providers_id_and_recognises_it_
         }
         for number in range(2)
     ]
-    called = [one.call for event in events for one in adapter.read(event) if isinstance(one, ToolCalled)]
+    called = [item.call for event in events for item in adapter.read(event) if isinstance(item, ToolCalled)]
 
     assert [call.id for call in called] == ["resp_0/call_0", "resp_1/call_0"]
     for call in called:
@@ -158,7 +158,7 @@ def test_a_phone_call_sends_the_output_under_the_providers_id_and_recognises_it_
         assert added == OutputAdded(call_id=call.id)
     # The response that ends repeats its items, and they are not called again.
     done = {"type": "response.done", "response": {"id": "resp_1", "status": "completed", "output": [events[1]["item"]]}}
-    assert not [one for one in adapter.read(done) if isinstance(one, ToolCalled)]
+    assert not [item for item in adapter.read(done) if isinstance(item, ToolCalled)]
 
 
 def test_a_result_written_by_hand_names_the_providers_id() -> None:

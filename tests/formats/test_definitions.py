@@ -43,12 +43,12 @@ good = raw("good")
 @pytest.mark.parametrize("strict", [False, True])
 def test_the_same_tools_go_out_in_the_same_order(api: Api, strict: bool) -> None:
     tools = [*hard_tools(strict=strict), good]
-    before = [{one.name: copy.copy(getattr(each, one.name)) for one in fields(each)} for each in tools]
+    before = [{field.name: copy.copy(getattr(each, field.name)) for field in fields(each)} for each in tools]
     schemas = [json.dumps(each.input_schema) for each in tools]
 
     definitions = api.wire.tools(ToolRegistry(tools))
 
-    assert [one.name for one in api.shown(definitions)] == ["sayable", "unsayable", "good"]
+    assert [item.name for item in api.shown(definitions)] == ["sayable", "unsayable", "good"]
     assert definitions.skipped == ()
     assert [json.dumps(each.input_schema) for each in tools] == schemas
     for each, was in zip(tools, before, strict=True):
@@ -71,8 +71,8 @@ def test_what_is_no_tool_is_refused_with_what_would_be_right(api: Api) -> None:
 def test_a_tool_without_a_description_is_sent_with_a_note(api: Api) -> None:
     definitions = api.wire.tools([raw("mute", description=""), good])
 
-    assert [one.name for one in api.shown(definitions)] == ["mute", "good"]
-    assert [one.tool for one in definitions.notes if "has no description" in one.text] == ["mute"]
+    assert [item.name for item in api.shown(definitions)] == ["mute", "good"]
+    assert [note.tool for note in definitions.notes if "has no description" in note.text] == ["mute"]
 
 
 @every_api
@@ -131,11 +131,11 @@ tool_names = printable | st.from_regex(r"[A-Za-z0-9_.-]{1,256}", fullmatch=True)
 def test_every_name_goes_out_as_one_that_is_accepted_and_comes_back(api: Api, names: list[str]) -> None:
     definitions = api.wire.tools([replace(good, name=name) for name in names])
 
-    sent = [one.name for one in api.shown(definitions)]
+    sent = [item.name for item in api.shown(definitions)]
     assert all(map(api.accepts, sent))
     assert len(set(sent)) == len(sent)
     back = [definitions.decode(ToolCall(id="1", name=name)).name for name in sent]
-    assert sorted([*back, *(one.tool for one in definitions.skipped)]) == sorted(names)
+    assert sorted([*back, *(skipped.tool for skipped in definitions.skipped)]) == sorted(names)
     assert back == [name for name in names if name in back]
     assert [definitions.wire_name(name) for name in back] == sent
 
@@ -146,7 +146,7 @@ def test_names_that_look_alike_once_they_are_changed_all_go_out(api: Api) -> Non
 
     definitions = api.wire.tools([replace(good, name=name) for name in names])
 
-    assert len({one.name for one in api.shown(definitions)}) == 5
+    assert len({item.name for item in api.shown(definitions)}) == 5
     assert definitions.skipped == ()
 
 
@@ -172,9 +172,9 @@ def test_of_two_tools_that_would_have_one_name_the_second_is_skipped(api: Api) -
 
     definitions = api.wire.tools([strange, twin])
 
-    assert [one.name for one in api.shown(definitions)] == [shown.name]
+    assert [item.name for item in api.shown(definitions)] == [shown.name]
     assert definitions.decode(ToolCall(id="1", name=shown.name)).name == "schön"
-    assert [(one.tool, "schön" in one.text) for one in definitions.skipped] == [(twin.name, True)]
+    assert [(skipped.tool, "schön" in skipped.text) for skipped in definitions.skipped] == [(twin.name, True)]
 
 
 @every_api
@@ -206,8 +206,8 @@ def test_one_bad_tool_is_skipped_and_the_rest_goes_out(api: Api, schema: Any, st
 
     definitions = api.wire.tools([bad, good])
 
-    assert [one.name for one in api.shown(definitions)] == ["good"]
-    assert [one.tool for one in definitions.skipped] == ["bad"]
+    assert [item.name for item in api.shown(definitions)] == ["good"]
+    assert [skipped.tool for skipped in definitions.skipped] == ["bad"]
     assert definitions.skipped[0].text
     json.dumps(definitions, allow_nan=False, ensure_ascii=False).encode()
 
@@ -219,7 +219,7 @@ def test_a_union_at_the_root_is_skipped_where_the_api_refuses_it(api: Api, keywo
 
     definitions = api.wire.tools([either, good])
 
-    assert [one.name for one in api.shown(definitions)] == ["good"]
+    assert [item.name for item in api.shown(definitions)] == ["good"]
     assert keyword in definitions.skipped[0].text
     assert len(MCP.wire.tools([either])) == 1
 
@@ -232,15 +232,15 @@ def test_a_schema_nested_beyond_reason_is_skipped(api: Api) -> None:
 
     definitions = api.wire.tools([with_schema({"type": "object", "properties": {"a": deep}}), good])
 
-    assert [one.tool for one in definitions.skipped] == ["bad"]
-    assert [one.name for one in api.shown(definitions)] == ["good"]
+    assert [skipped.tool for skipped in definitions.skipped] == ["bad"]
+    assert [item.name for item in api.shown(definitions)] == ["good"]
 
 
 @every_api
 def test_an_example_that_json_cannot_hold_skips_its_tool(api: Api) -> None:
     definitions = api.wire.tools([replace(good, name="bad", examples=({"a": object()},)), good])
 
-    assert [one.tool for one in definitions.skipped] == ["bad"]
+    assert [skipped.tool for skipped in definitions.skipped] == ["bad"]
 
 
 @pytest.mark.parametrize(("api", "most"), [(CHAT, 128), (GEMINI, 512)], ids=["openai_chat", "gemini"])
@@ -248,7 +248,7 @@ def test_what_is_more_than_a_request_takes_is_skipped(api: Api, most: int) -> No
     definitions = api.wire.tools([replace(good, name=f"t{n}") for n in range(most + 2)])
 
     assert len(api.shown(definitions)) == most
-    assert [one.tool for one in definitions.skipped] == [f"t{most}", f"t{most + 1}"]
+    assert [skipped.tool for skipped in definitions.skipped] == [f"t{most}", f"t{most + 1}"]
 
 
 class Root(LLMFunctionTool):
@@ -310,7 +310,7 @@ def test_an_argument_under_both_of_its_names_is_refused(api: Api) -> None:
 def test_a_parameter_that_cannot_be_renamed_skips_its_tool(api: Api) -> None:
     dependent = raw("odd", {"properties": {"$a": {}, "$b": {}}, "dependentRequired": {"$a": ["$b"]}})
 
-    assert [one.tool for one in api.wire.tools([dependent]).skipped] == ["odd"]
+    assert [skipped.tool for skipped in api.wire.tools([dependent]).skipped] == ["odd"]
 
 
 # Nobody changes a definition of somebody else.
@@ -390,13 +390,13 @@ def open_everything(value: Any) -> None:
 def test_openai_gets_strict_tools_where_they_can_be_said_and_the_others_as_they_are(api: Api) -> None:
     sayable, unsayable = hard_tools(strict=True)
     definitions = api.wire.tools([sayable, unsayable])
-    first, second = (one.get("function", one) for one in definitions)
+    first, second = (definition.get("function", definition) for definition in definitions)
 
     assert first["strict"] is True
     assert not second.get("strict")
     assert second["parameters"]["properties"]["meta"]["additionalProperties"] == {"type": "integer"}
     assert ("unsayable", "is sent without strict mode: meta is a map with open keys") in [
-        (one.tool, one.text) for one in definitions.notes
+        (note.tool, note.text) for note in definitions.notes
     ]
     calls = api.wire.calls(
         api.response([api.says("1", "sayable", SAYABLE_STRICT), api.says("2", "unsayable", UNSAYABLE)]), definitions
@@ -409,7 +409,7 @@ def test_openai_gets_strict_tools_where_they_can_be_said_and_the_others_as_they_
 def test_a_format_without_strict_mode_says_so(api: Api) -> None:
     definitions = api.wire.tools(hard_tools(strict=True))
 
-    assert all("is sent without strict mode" in one.text for one in definitions.notes)
+    assert all("is sent without strict mode" in note.text for note in definitions.notes)
     assert '"strict":' not in json.dumps(definitions)
 
 

@@ -16,7 +16,7 @@ SNAKE = GenerateContentResponse.model_validate
 
 
 def chunk(*calls: Any, reason: str | None = None, id: str | None = "resp_1") -> dict[str, Any]:
-    parts = [{"functionCall": one} for one in calls]
+    parts = [{"functionCall": call} for call in calls]
     candidate: dict[str, Any] = {"content": {"role": "model", "parts": parts}, "index": 0}
     if reason:
         candidate["finishReason"] = reason
@@ -58,7 +58,7 @@ def test_calls_are_read_in_order_with_their_ids(read: Any) -> None:
 
     calls = wire.calls(read(answer))
 
-    assert [(one.wire_id, one.name, one.arguments_json, one.response_id) for one in calls] == [
+    assert [(call.wire_id, call.name, call.arguments_json, call.response_id) for call in calls] == [
         ("1", "get", '{"city":"Ulm"}', "resp_1"),
         ("2", "now", "{}", "resp_1"),
     ]
@@ -71,8 +71,8 @@ def test_calls_without_ids_get_ids_of_their_own_which_are_not_sent_back(read: An
     first, second = wire.calls(answer)
 
     assert first.id != second.id
-    assert [one.id for one in wire.calls(answer)] == [first.id, second.id]
-    assert not {first.id, second.id} & {one.id for one in wire.calls(read(chunk({"name": "now"}, id="resp_2")))}
+    assert [call.id for call in wire.calls(answer)] == [first.id, second.id]
+    assert not {first.id, second.id} & {call.id for call in wire.calls(read(chunk({"name": "now"}, id="resp_2")))}
     (content,) = wire.results(
         [ToolResult(output="x", call_id=first.id, provider_id=first.provider_id, tool_name="now")]
     )
@@ -115,10 +115,10 @@ def test_the_last_call_of_a_response_that_was_cut_gets_a_result_and_never_runs(r
 def test_a_stream_gives_the_calls_of_all_its_chunks(read: Any) -> None:
     chunks = [chunk({"name": "a", "args": {"x": 1}}), chunk(), chunk({"name": "b"}), chunk(reason="STOP")]
 
-    calls = wire.calls([read(one) for one in chunks])
+    calls = wire.calls([read(item) for item in chunks])
 
-    assert [(one.name, one.arguments_json) for one in calls] == [("a", '{"x":1}'), ("b", "{}")]
-    assert len({one.id for one in calls}) == 2
+    assert [(call.name, call.arguments_json) for call in calls] == [("a", '{"x":1}'), ("b", "{}")]
+    assert len({call.id for call in calls}) == 2
 
 
 # Arguments that are streamed in pieces, as Vertex does.
@@ -127,9 +127,9 @@ def test_a_stream_gives_the_calls_of_all_its_chunks(read: Any) -> None:
 def said_in_pieces(value: Any, path: str, size: int) -> list[dict[str, Any]]:
     """A value as pieces for the paths into it."""
     if isinstance(value, dict):
-        return [one for key, inner in value.items() for one in said_in_pieces(inner, f"{path}.{key}", size)]
+        return [piece for key, inner in value.items() for piece in said_in_pieces(inner, f"{path}.{key}", size)]
     if isinstance(value, list):
-        return [one for n, inner in enumerate(value) for one in said_in_pieces(inner, f"{path}[{n}]", size)]
+        return [piece for n, inner in enumerate(value) for piece in said_in_pieces(inner, f"{path}[{n}]", size)]
     if isinstance(value, str):
         parts = [value[start : start + size] for start in range(0, len(value), size)] or [""]
         last = len(parts) - 1
@@ -159,17 +159,17 @@ def test_a_call_in_chunks_is_put_together_and_never_runs_before_its_last_chunk(
     for number, value in enumerate(many):
         own = {"id": f"call_{number}"} if ids else {}
         chunks.append(chunk({"name": f"tool_{number}", "willContinue": True, **own}))
-        for one in said_in_pieces(value, "$", size):
-            chunks.append(chunk({"partialArgs": [one], "willContinue": True, **own}))
+        for piece in said_in_pieces(value, "$", size):
+            chunks.append(chunk({"partialArgs": [piece], "willContinue": True, **own}))
         chunks.append(chunk({**own}))
         ends.append(len(chunks))
     chunks.append(chunk(reason="STOP"))
     if objects:
-        chunks = [SNAKE(one) for one in chunks]
+        chunks = [SNAKE(item) for item in chunks]
 
     for position in range(len(chunks) + 1):
         found = wire.calls(chunks[:position])
-        assert [one.name for one in found] == [f"tool_{number}" for number in range(len(found))]
+        assert [item.name for item in found] == [f"tool_{number}" for number in range(len(found))]
         for call, value, end in zip(found, many, ends, strict=False):
             if position >= end:
                 assert takes_anything.parse(call.arguments_json) == value
@@ -216,7 +216,7 @@ def test_two_calls_in_chunks_are_told_apart_by_their_ids() -> None:
         {"id": "2", "partialArgs": [{"jsonPath": "$.x", "numberValue": 2}]},
     ]
 
-    assert [(one.wire_id, one.arguments_json) for one in wire.calls([chunk(one) for one in pieces])] == [
+    assert [(one.wire_id, one.arguments_json) for one in wire.calls([chunk(piece) for piece in pieces])] == [
         ("1", '{"x":1}'),
         ("2", '{"x":2}'),
     ]

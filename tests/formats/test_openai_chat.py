@@ -77,7 +77,9 @@ def test_a_definition_wraps_the_function() -> None:
 def test_calls_are_read_from_a_completion_and_from_its_message(response: Any) -> None:
     calls = wire.calls(response)
 
-    assert [(one.wire_id, one.name, one.arguments_json) for one in calls] == [(s.id, s.name, s.arguments) for s in SAID]
+    assert [(call.wire_id, call.name, call.arguments_json) for call in calls] == [
+        (s.id, s.name, s.arguments) for s in SAID
+    ]
 
 
 def test_a_result_is_a_message_of_the_role_tool() -> None:
@@ -113,7 +115,7 @@ def test_a_stream_gives_the_calls_wherever_it_breaks_off(
     ]
     events = [chunk({"role": "assistant", "content": ""}), *data.draw(woven(threads, interleaved=mixed)), *END]
     if objects:
-        events = [ChatCompletionChunk.model_validate(one) for one in events]
+        events = [ChatCompletionChunk.model_validate(event) for event in events]
 
     check_cuts(events, said, wire.calls)
 
@@ -137,7 +139,7 @@ def test_a_stream_that_ends_with_the_token_limit_has_a_last_call_that_does_not_r
 def test_servers_that_do_not_count_their_calls_are_understood(index: Any) -> None:
     events = [piece(index, '{"a":', SAID[0]), piece(index, "1}"), piece(index, '{"b":2}', SAID[1]), *END]
 
-    assert [(one.wire_id, one.arguments_json) for one in wire.calls(events)] == [
+    assert [(call.wire_id, call.arguments_json) for call in wire.calls(events)] == [
         ("call_1", '{"a":1}'),
         ("call_2", '{"b":2}'),
     ]
@@ -146,19 +148,19 @@ def test_servers_that_do_not_count_their_calls_are_understood(index: Any) -> Non
 def test_a_server_that_repeats_the_id_with_every_chunk_is_understood() -> None:
     events = [piece(0, part, SAID[0]) for part in ('{"a"', ":1}")]
 
-    assert [one.arguments_json for one in wire.calls([*events, *END])] == ['{"a":1}']
+    assert [call.arguments_json for call in wire.calls([*events, *END])] == ['{"a":1}']
 
 
 def test_only_the_first_choice_counts() -> None:
     second = chunk({"tool_calls": [{"index": 0, "id": "x", "function": {"name": "x", "arguments": "{}"}}]}, index=1)
 
-    assert [one.wire_id for one in wire.calls([piece(0, "{}", SAID[0]), second, *END])] == ["call_1"]
+    assert [call.wire_id for call in wire.calls([piece(0, "{}", SAID[0]), second, *END])] == ["call_1"]
 
 
 def test_events_of_the_sdks_stream_helper_carry_their_chunks() -> None:
-    events = [{"type": "chunk", "chunk": one} for one in [piece(0, "{}", SAID[0]), *END]]
+    events = [{"type": "chunk", "chunk": item} for item in [piece(0, "{}", SAID[0]), *END]]
 
-    assert [one.arguments_json for one in wire.calls(events)] == ["{}"]
+    assert [call.arguments_json for call in wire.calls(events)] == ["{}"]
 
 
 def test_arguments_stay_text() -> None:

@@ -28,7 +28,10 @@ def thread(index: int, said: Said, size: int) -> list[dict[str, Any]]:
     kind = "response.function_call_arguments"
     return [
         item_event("added", function_call(Said(said.id, said.name, ""), "in_progress"), index),
-        *({"type": f"{kind}.delta", "delta": one, "call_id": said.id, **rest} for one in pieces(said.arguments, size)),
+        *(
+            {"type": f"{kind}.delta", "delta": piece, "call_id": said.id, **rest}
+            for piece in pieces(said.arguments, size)
+        ),
         {"type": f"{kind}.done", "arguments": said.arguments, "call_id": said.id, "name": said.name, **rest},
         item_event("done", function_call(said), index),
     ]
@@ -63,7 +66,7 @@ def test_a_definition_is_flat_and_has_no_strict() -> None:
     definitions = wire.tools([get])
 
     assert definitions == ToolRegistry([get]).to_openai_realtime_tools() == [flat]
-    assert [one.text for one in definitions.notes] == ["is sent without strict mode: Realtime has no strict mode"]
+    assert [note.text for note in definitions.notes] == ["is sent without strict mode: Realtime has no strict mode"]
 
 
 @pytest.mark.proves("PH-27")
@@ -81,7 +84,9 @@ def test_a_definition_is_flat_and_has_no_strict() -> None:
 def test_a_completed_item_is_one_call_with_its_ids(events: Any, objects: bool) -> None:
     if objects:
         many = isinstance(events, list)
-        events = [server_event.validate_python(one) for one in events] if many else server_event.validate_python(events)
+        events = (
+            [server_event.validate_python(event) for event in events] if many else server_event.validate_python(events)
+        )
 
     assert wire.calls(events) == [
         ToolCall(
@@ -130,8 +135,8 @@ def test_a_name_that_an_older_server_leaves_out_is_the_one_of_the_item_that_was_
     added, *_, last = thread(0, SAID, 4)
     last["item"] = {key: value for key, value in last["item"].items() if key != "name"}
 
-    assert [one.name for one in wire.calls([added, last])] == ["get"]
-    assert [(one.wire_id, one.name) for one in wire.calls([last])] == [("call_1", "")]
+    assert [call.name for call in wire.calls([added, last])] == ["get"]
+    assert [(call.wire_id, call.name) for call in wire.calls([last])] == [("call_1", "")]
 
 
 @given(spoken(), st.integers(1, 9), st.booleans(), st.booleans(), st.data())
@@ -139,16 +144,16 @@ def test_only_items_that_were_completed_are_calls_wherever_the_events_break_off(
     said: list[Said], size: int, mixed: bool, objects: bool, data: st.DataObject
 ) -> None:
     threads = [thread(index, one, size) for index, one in enumerate(said)]
-    events = [*data.draw(woven(threads, interleaved=mixed)), done([function_call(one) for one in said])]
+    events = [*data.draw(woven(threads, interleaved=mixed)), done([function_call(text) for text in said])]
     if objects:
-        events = [server_event.validate_python(one) for one in events]
+        events = [server_event.validate_python(event) for event in events]
 
-    by_id = {one.id: one for one in said}
+    by_id = {text.id: text for text in said}
     for position in range(len(events) + 1):
         found = wire.calls(events[:position])
-        assert len({one.wire_id for one in found}) == len(found)
-        assert all(one.arguments_json == by_id[one.wire_id].arguments for one in found)
-    assert sorted(one.wire_id for one in wire.calls(events)) == sorted(by_id)
+        assert len({item.wire_id for item in found}) == len(found)
+        assert all(item.arguments_json == by_id[item.wire_id].arguments for item in found)
+    assert sorted(call.wire_id for call in wire.calls(events)) == sorted(by_id)
 
 
 @pytest.mark.proves("PH-28")

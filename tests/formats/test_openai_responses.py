@@ -36,7 +36,7 @@ def thread(index: int, said: Said, size: int) -> list[dict[str, Any]]:
 
 
 def ends(said: list[Said]) -> dict[str, Any]:
-    whole = response([function_call(one) for one in said])
+    whole = response([function_call(text) for text in said])
     return {"type": "response.completed", "sequence_number": 9, "response": whole}
 
 
@@ -66,17 +66,19 @@ def test_each_function_call_is_read_in_order_with_its_arguments_as_text(objects:
 
     calls = wire.calls(answer)
 
-    assert [(one.wire_id, one.name, one.arguments_json) for one in calls] == [(s.id, s.name, s.arguments) for s in SAID]
-    assert [(one.response_id, one.item_id) for one in calls] == [("resp_1", "fc_call_1"), ("resp_1", "fc_call_2")]
+    assert [(call.wire_id, call.name, call.arguments_json) for call in calls] == [
+        (s.id, s.name, s.arguments) for s in SAID
+    ]
+    assert [(call.response_id, call.item_id) for call in calls] == [("resp_1", "fc_call_1"), ("resp_1", "fc_call_2")]
 
 
 def test_calls_are_read_from_output_items_too() -> None:
     items = Response.model_validate(response([MESSAGE, *map(function_call, SAID)])).output
 
-    assert [one.wire_id for one in wire.calls(items)] == [
-        one.wire_id for one in wire.calls([MESSAGE, *map(function_call, SAID)])
+    assert [call.wire_id for call in wire.calls(items)] == [
+        call.wire_id for call in wire.calls([MESSAGE, *map(function_call, SAID)])
     ]
-    assert [one.id for one in wire.calls(items)] == ["call_1", "call_2"]
+    assert [call.id for call in wire.calls(items)] == ["call_1", "call_2"]
 
 
 @pytest.mark.proves("HC-18")
@@ -100,7 +102,7 @@ def test_an_item_that_is_not_complete_gets_a_result_and_never_runs(status: str) 
 
 @pytest.mark.parametrize("status", ["incomplete", "failed", "cancelled", "in_progress"])
 def test_the_last_item_of_a_response_that_was_cut_does_not_run_if_it_says_nothing_of_itself(status: str) -> None:
-    silent = [{key: value for key, value in function_call(one).items() if key != "status"} for one in SAID]
+    silent = [{key: value for key, value in function_call(text).items() if key != "status"} for text in SAID]
 
     whole, cut = wire.calls(response(silent, status))
 
@@ -108,7 +110,7 @@ def test_the_last_item_of_a_response_that_was_cut_does_not_run_if_it_says_nothin
     assert (cut.wire_id, cut.item_id, cut.response_id) == ("call_2", "fc_call_2", "resp_1")
     with pytest.raises(ToolArgsParseError):
         takes_anything.parse(cut.arguments_json)
-    assert [one.arguments_json for one in wire.calls(response(silent))] == [one.arguments for one in SAID]
+    assert [call.arguments_json for call in wire.calls(response(silent))] == [text.arguments for text in SAID]
 
 
 @given(spoken(), st.integers(1, 9), st.booleans(), st.booleans(), st.data())
@@ -118,16 +120,16 @@ def test_a_stream_gives_the_calls_wherever_it_breaks_off(
     threads = [thread(index, one, size) for index, one in enumerate(said)]
     events = [CREATED, *data.draw(woven(threads, interleaved=mixed)), ends(said)]
     if objects:
-        events = [stream_event.validate_python(one) for one in events]
+        events = [stream_event.validate_python(event) for event in events]
 
     check_cuts(events, said, wire.calls)
-    assert {one.response_id for one in wire.calls(events[:-1])} == {"resp_1"}
+    assert {call.response_id for call in wire.calls(events[:-1])} == {"resp_1"}
 
 
 def test_a_stream_whose_end_repeats_no_items_has_those_that_were_done() -> None:
     events = [CREATED, *thread(0, SAID[0], 3), {"type": "response.completed", "response": response([])}]
 
-    assert [(one.wire_id, one.arguments_json) for one in wire.calls(events)] == [("call_1", SAID[0].arguments)]
+    assert [(call.wire_id, call.arguments_json) for call in wire.calls(events)] == [("call_1", SAID[0].arguments)]
 
 
 def test_a_stream_that_ends_incomplete_has_a_last_call_that_does_not_run() -> None:
@@ -149,4 +151,4 @@ def test_arguments_that_are_done_are_not_a_call_that_is_complete() -> None:
 
 
 def test_the_shape_of_the_helper_is_the_apis() -> None:
-    assert [one.wire_id for one in wire.calls(RESPONSES.response(SAID))] == ["call_1", "call_2"]
+    assert [call.wire_id for call in wire.calls(RESPONSES.response(SAID))] == ["call_1", "call_2"]

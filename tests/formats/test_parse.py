@@ -75,10 +75,10 @@ async def test_bad_input_gets_a_result_under_the_id_of_its_call(api: Api, name: 
     assert [call.wire_id for call in calls] == ["before", "bad", "after"]
     assert [result.error.code if result.error else "" for result in results] == ["", code, ""]
     told = api.answers(api.wire.results(results, definitions))
-    assert [one.id for one in told] == (["before", "bad", "after"] if api is not MCP else [None] * 3)
-    assert [one.text for one in told[::2]] == ["Hello, Ann!", "Hello, Bob!"]
+    assert [event.id for event in told] == (["before", "bad", "after"] if api is not MCP else [None] * 3)
+    assert [event.text for event in told[::2]] == ["Hello, Ann!", "Hello, Bob!"]
     assert json.loads(told[1].text) == {"ok": False, "error": code, "tool": name, "message": results[1].error.message}  # pyright: ignore[reportOptionalMemberAccess]
-    assert [one.failed for one in told] == ([False, True, False] if api in WITH_MARK else [None] * 3)
+    assert [event.failed for event in told] == ([False, True, False] if api in WITH_MARK else [None] * 3)
 
 
 @every_api
@@ -172,8 +172,8 @@ def test_results_keep_their_order_and_their_ids(api: Api) -> None:
 
     told = api.answers(api.wire.results(results))
 
-    assert [one.text for one in told] == ["0", "1", "2"]
-    assert [one.id for one in told] == (["c-0", "c-1", "c-2"] if api is not MCP else [None] * 3)
+    assert [event.text for event in told] == ["0", "1", "2"]
+    assert [event.id for event in told] == (["c-0", "c-1", "c-2"] if api is not MCP else [None] * 3)
     assert api.wire.results([]) == []
 
 
@@ -187,8 +187,8 @@ def test_failures_are_marked_where_the_api_can(api: Api) -> None:
 
     told = api.answers(api.wire.results(results))
 
-    assert [one.failed for one in told] == ([False, True, True] if api in WITH_MARK else [None] * 3)
-    assert [json.loads(one.text).get("error") for one in told] == [None, "rate_limited", "tool_execution_failed"]
+    assert [event.failed for event in told] == ([False, True, True] if api in WITH_MARK else [None] * 3)
+    assert [json.loads(event.text).get("error") for event in told] == [None, "rate_limited", "tool_execution_failed"]
 
 
 @every_api
@@ -212,7 +212,7 @@ def test_a_call_without_id_or_name_gets_a_result_too(api: Api) -> None:
 
 def _without(value: Any, key: str) -> Any:
     if isinstance(value, list):
-        return [_without(one, key) for one in value]
+        return [_without(part, key) for part in value]
     if isinstance(value, dict):
         return {name: _without(one, key) for name, one in value.items() if name != key}
     return value

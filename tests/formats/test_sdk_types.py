@@ -41,15 +41,15 @@ def weather(city: str) -> dict[str, int]:
 def every_tool() -> Iterator[Tool[..., Any]]:
     yield weather
     yield from hard_tools(strict=False)
-    for one in hard_tools(strict=True):
-        yield tool(name=f"strict_{one.name}", strict=True)(one.function)
+    for item in hard_tools(strict=True):
+        yield tool(name=f"strict_{item.name}", strict=True)(item.function)
 
 
 def plain(value: Any) -> Any:
     """A value of the SDK's type with its lazy iterators run through."""
     if isinstance(value, dict):
         return {key: plain(one) for key, one in value.items()}
-    return [plain(one) for one in value] if isinstance(value, list) or hasattr(value, "__next__") else value
+    return [plain(part) for part in value] if isinstance(value, list) or hasattr(value, "__next__") else value
 
 
 def fits(kind: Any, value: Any) -> None:

@@ -86,8 +86,12 @@ def chat(script: Any, registry: ToolRegistry, stream: bool) -> Iterator[Turn]:
 
         def said(response: Any) -> list[Any]:
             tool_calls = [
-                {"id": one.wire_id, "type": "function", "function": {"name": one.name, "arguments": one.arguments_json}}
-                for one in openai_chat.calls(response)
+                {
+                    "id": call.wire_id,
+                    "type": "function",
+                    "function": {"name": call.name, "arguments": call.arguments_json},
+                }
+                for call in openai_chat.calls(response)
             ]
             return [{"role": "assistant", "content": None, "tool_calls": tool_calls}]
 
@@ -112,7 +116,7 @@ def responses(script: Any, registry: ToolRegistry, stream: bool) -> Iterator[Tur
 
         def said(response: Any) -> list[Any]:
             whole = response[-1].response if stream else response
-            return [one.model_dump(exclude_none=True) for one in whole.output if one.type == "function_call"]
+            return [part.model_dump(exclude_none=True) for part in whole.output if part.type == "function_call"]
 
         yield Turn(openai_responses, definitions, send, said)
 
@@ -135,8 +139,8 @@ def messages(script: Any, registry: ToolRegistry, stream: bool) -> Iterator[Turn
 
         def said(response: Any) -> list[Any]:
             uses = [
-                {"type": "tool_use", "id": one.wire_id, "name": one.name, "input": json.loads(one.arguments_json)}
-                for one in anthropic.calls(response)
+                {"type": "tool_use", "id": call.wire_id, "name": call.name, "input": json.loads(call.arguments_json)}
+                for call in anthropic.calls(response)
             ]
             return [{"role": "assistant", "content": uses}]
 
@@ -203,13 +207,13 @@ async def test_hard_tools_go_out_come_back_and_get_results(connect: Any, strict:
     ]
     tools = registry(strict=strict)
     with connect(script, tools, stream) as turn:
-        assert [one.tool for one in turn.definitions.skipped] == ["bad"]
+        assert [skipped.tool for skipped in turn.definitions.skipped] == ["bad"]
         assert (json.dumps(turn.definitions).count('"strict": true') > 0) is (strict and connect is not contents)
 
         results = await turn.run(tools)
 
-    assert [one.tool_name for one in results] == ["sayable", "unsayable", "wetter größe", "search", "sayable"]
-    assert [one.output for one in results[:4]] == ["taken", "taken", {"degrees": 20}, ["a"]]
+    assert [result.tool_name for result in results] == ["sayable", "unsayable", "wetter größe", "search", "sayable"]
+    assert [result.output for result in results[:4]] == ["taken", "taken", {"degrees": 20}, ["a"]]
     assert results[4].error is not None
     assert results[4].error.code == "invalid_arguments"
 
@@ -227,7 +231,7 @@ async def test_gemini_calls_without_ids_get_results_too() -> None:
     script = [text_and_calls("", ("unsayable", UNSAYABLE), ("unsayable", UNSAYABLE)), text("Done.")]
 
     with contents(script, tools, False, call_ids=False) as turn:
-        assert [one.output for one in await turn.run(tools)] == ["taken", "taken"]
+        assert [item.output for item in await turn.run(tools)] == ["taken", "taken"]
 
 
 @every_server
@@ -238,7 +242,7 @@ async def test_the_last_call_of_a_response_that_was_cut_does_not_run(connect: An
         calls = turn.wire.calls(turn.send([]), turn.definitions)
 
     results = [await answer(tools, call) for call in calls]
-    assert [one.error.code if one.error else None for one in results] == [None, "tool_args_parse_error"]
+    assert [result.error.code if result.error else None for result in results] == [None, "tool_args_parse_error"]
 
 
 async def test_an_mcp_client_sees_the_tools_and_gets_their_results() -> None:
@@ -246,7 +250,7 @@ async def test_an_mcp_client_sees_the_tools_and_gets_their_results() -> None:
     definitions = mcp.tools(tools)
 
     async def list_tools(context: Any, parameters: Any) -> ListToolsResult:
-        return ListToolsResult(tools=[McpTool.model_validate(one) for one in definitions])
+        return ListToolsResult(tools=[McpTool.model_validate(definition) for definition in definitions])
 
     async def call_tool(context: Any, parameters: CallToolRequestParams) -> CallToolResult:
         (call,) = mcp.calls(parameters, definitions)
@@ -259,8 +263,8 @@ async def test_an_mcp_client_sees_the_tools_and_gets_their_results() -> None:
         weather = await client.call_tool(definitions.wire_name("wetter größe"), {"city": "Ulm"})
         wrong = await client.call_tool("unsayable", {"meta": 1})
 
-    assert [one.name for one in listed] == [one["name"] for one in definitions]
-    assert [one.input_schema for one in listed] == [one["inputSchema"] for one in definitions]
+    assert [item.name for item in listed] == [definition["name"] for definition in definitions]
+    assert [item.input_schema for item in listed] == [definition["inputSchema"] for definition in definitions]
     assert (taken.is_error, taken.content[0].text) == (False, "taken")  # pyright: ignore[reportAttributeAccessIssue]
     assert weather.structured_content == {"degrees": 20}
     assert wrong.is_error is True

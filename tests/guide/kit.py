@@ -41,7 +41,7 @@ async def transfer_money(recipient_name: str, amount: int, context: ToolContext[
 
 
 def applies(*ids: str) -> tuple[GuidelineMatch, ...]:
-    return tuple(GuidelineMatch(one, True, f"{one} fits") for one in ids)
+    return tuple(GuidelineMatch(item, True, f"{item} fits") for item in ids)
 
 
 def needs(

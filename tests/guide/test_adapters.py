@@ -70,7 +70,7 @@ async def test_a_value_that_cannot_be_adapted_is_invalid_with_its_reason(said: s
     result = await open_session(await make(judge, policy=Policy([Rule.allow("*")])), bank).send(f"A gift to {said}")
 
     assert bank.sent == []
-    assert [(one.display_name, one.value, one.reason) for one in result.insights.invalid_data] == [
+    assert [(invalid.display_name, invalid.value, invalid.reason) for invalid in result.insights.invalid_data] == [
         ("recipient", said, reason)
     ]
 
@@ -79,7 +79,7 @@ async def test_evidence_is_for_what_was_said() -> None:
     bank = Bank()
     judge = scripted([plan(["g1"], needs("send_gift", {"person_id": "Sophie"}))], ["Who?"])
     result = await open_session(await make(judge, policy=Policy([Rule.allow("*")])), bank).send("A gift to my friend")
-    assert (bank.sent, [one.parameter for one in result.insights.missing_data]) == ([], ["person_id"])
+    assert (bank.sent, [missing.parameter for missing in result.insights.missing_data]) == ([], ["person_id"])
 
 
 async def test_the_reply_prompt_shows_what_the_customer_said() -> None:

@@ -93,7 +93,7 @@ async def test_after_a_crash_the_customer_is_told_and_not_asked_again(tmp_path: 
 
     assert result.text == f"{SENT}\n\nHow can I help?"
     assert (bank.sent, result.approvals, session.conversation.pending) == ([("Sophie", 500)], (), ())
-    assert [one.call_id for one in judge.reply_requests[0].results] == ["guided_1_1_1"]
+    assert [item.call_id for item in judge.reply_requests[0].results] == ["guided_1_1_1"]
     again = await session.send("Thanks") if how == "send" else result
     assert how == "resume" or again.text == "How can I help?"  # It is told once.
 
@@ -111,7 +111,7 @@ async def test_judges_see_what_a_model_may_see() -> None:
 
     seen: list[PlanRequest | ReplyRequest] = [*judge.plan_requests, *judge.reply_requests]
     assert "margin" not in str(seen)
-    assert [(one.output, one.metadata, one.context) for one in judge.reply_requests[0].results] == [
+    assert [(item.output, item.metadata, item.context) for item in judge.reply_requests[0].results] == [
         ('{"found":"x"}', {}, None)
     ]
     assert result.results[0].metadata == {"internal": "margin 40%"}
@@ -158,7 +158,7 @@ async def test_approvals_of_another_tenant_with_the_same_session_id_are_not_show
     own = ChatSession(
         session.provider, session.executor, context=ToolContext(session_id="s-1", tenant_id="acme", customer_id="c-1")
     )
-    assert [one.token for one in await own.approvals()] == [mine.token]
+    assert [approval.token for approval in await own.approvals()] == [mine.token]
     assert await ChatSession(session.provider, session.executor, context=at(None)).approvals() == []
 
 

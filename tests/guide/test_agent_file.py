@@ -68,11 +68,16 @@ async def test_an_agent_is_read_from_a_file(tmp_path: Path) -> None:
 
     assert (agent.agent_id, agent.instructions, agent.locale) == ("desk", "You work for a bank.", "fr")
     assert (bank.reads, first.text, second.text) == (["a"], "You have 20000 EUR.", "Hello Jerry.")
-    followed = [[one.id for one in request.guidelines] for request in judge.reply_requests]
+    followed = [[guideline.id for guideline in request.guidelines] for request in judge.reply_requests]
     assert followed == [["balance", "polite"], ["open", "why"]]
     assert judge.plan_requests[0].variables == {"name": "Jerry", "limits": [1, 2]}
     assert judge.plan_requests[0].terms["card"] == "a debit card (also called plastic)"
-    assert [one.id for one in judge.plan_requests[0].guidelines][3:] == ["open", "open.ask", "open.check", "why"]
+    assert [guideline.id for guideline in judge.plan_requests[0].guidelines][3:] == [
+        "open",
+        "open.ask",
+        "open.check",
+        "why",
+    ]
 
 
 async def test_options_of_parameters_can_be_written(tmp_path: Path) -> None:

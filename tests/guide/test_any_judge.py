@@ -43,7 +43,7 @@ verdicts = st.builds(
 )
 likely = st.builds(
     lambda ids, amount, confirmation, more: Plan(
-        tuple(GuidelineMatch(one) for one in ids),
+        tuple(GuidelineMatch(item) for item in ids),
         (ToolVerdict("send", "needs_to_run", {"amount": amount}, {"amount": f"{amount}"}, "", confirmation), *more),
     ),
     st.sampled_from([("g2",), ("g2",), ("g3", "g1"), ("g1",), ()]),
@@ -105,17 +105,19 @@ class AnyJudge:
         if isinstance(answer, Exception):
             raise answer
         if isinstance(answer, Plan):
-            self._say({one.guideline_id: one.applies for one in answer.matches})
+            self._say({match.guideline_id: match.applies for match in answer.matches})
             self.agreed[self.turn] += [
-                one.arguments for one in answer.verdicts if one.confirmation == "yes" and one.tool == "send"
+                verdict.arguments
+                for verdict in answer.verdicts
+                if verdict.confirmation == "yes" and verdict.tool == "send"
             ]
         return answer
 
     async def reply(self, request: ReplyRequest) -> Draft:
         answer: Any = self._data.draw(drafts)
         if isinstance(answer, Draft):
-            known = {one.id for one in request.candidates}
-            self._say({one: True for one in answer.new_matches if one in known})
+            known = {candidate.id for candidate in request.candidates}
+            self._say({match: True for match in answer.new_matches if match in known})
         return answer
 
 
@@ -187,7 +189,9 @@ async def conversation(data: st.DataObject) -> None:
     wrote: dict[int, str] = {}
     for turn in range(1, data.draw(st.integers(2, 4)) + 1):
         judge.turn = approvals.turn = turn
-        shown[turn] = [one.text for one in session.conversation.messages if isinstance(one, AssistantMessage)]
+        shown[turn] = [
+            message.text for message in session.conversation.messages if isinstance(message, AssistantMessage)
+        ]
         if session.conversation.pending and data.draw(st.booleans()):
             for pending in await session.approvals():
                 if data.draw(st.booleans()):
@@ -213,14 +217,14 @@ async def conversation(data: st.DataObject) -> None:
             if f"I have sent {amount}." in result.text:
                 assert amount in [one for one, _ in sent], "a reply claims another amount than was sent"
         assert result.stop_reason in ("completed", "approval_required")
-        assert {one.call_id for one in result.results} <= {call_id for _, call_id, _, _ in ran} | {
-            one.call_id for one in result.results if not one.ok
+        assert {item.call_id for item in result.results} <= {call_id for _, call_id, _, _ in ran} | {
+            item.call_id for item in result.results if not item.ok
         }
 
     for name, call_id, guideline_ids, _ in ran:
         prepared = next(turn for turn in judge.said if turn == _turn_of(call_id, session))
         assert guideline_ids, "a call without a guideline"
-        assert all(name in TOOLS[one] for one in guideline_ids)
+        assert all(name in TOOLS[item] for item in guideline_ids)
         assert any(set(guideline_ids) <= said for said in judge.said[prepared]), "its guidelines did not apply"
     ids = [call_id for _, call_id, _, _ in ran]
     assert len(ids) == len(set(ids)), "a call ran twice"
@@ -240,11 +244,11 @@ async def conversation(data: st.DataObject) -> None:
                 "it was not shown in an earlier turn"
             )
         if how == "operator":
-            decided = [one.arguments["amount"] for one in by_token if one.by == "operator"]
+            decided = [item.arguments["amount"] for item in by_token if item.by == "operator"]
             assert amount in decided, "no operator has agreed"
     for _, approval in approvals.by_words:
-        agreed = [dict(one) for turn, every in judge.agreed.items() if turn > 1 for one in every]
-        assert any(str(one.get("amount")) == str(approval.arguments["amount"]) for one in agreed)
+        agreed = [dict(item) for turn, every in judge.agreed.items() if turn > 1 for item in every]
+        assert any(str(item.get("amount")) == str(approval.arguments["amount"]) for item in agreed)
     counts = {"effects": len(sent), "reads": len(ran) - len(sent), "by words": len(approvals.by_words)}
     for name, count in counts.items():
         event(f"{name}: {min(count, 2)}")

@@ -58,7 +58,7 @@ async def test_a_second_guideline_with_the_same_id_is_an_error() -> None:
 @pytest.mark.parametrize("kind", ["entails", "depends_on", "depends_on_any", "takes_priority_over", "disambiguates"])
 async def test_relationships_in_a_circle_are_refused_when_they_are_made(kind: Any) -> None:
     agent = agent_with(scripted())
-    a, b, c = [await agent.create_guideline(one) for one in "abc"]
+    a, b, c = [await agent.create_guideline(item) for item in "abc"]
     await agent.create_relationship(a, kind, b)
     await agent.create_relationship(b, kind, c)
     with pytest.raises(ConfigError, match=f"cycle: g3 {kind} g1 {kind} g2 {kind} g3"):
@@ -276,7 +276,7 @@ async def test_verdicts_about_tools_that_are_no_candidates_and_unknown_guideline
     result = await open_session(agent, bank).send("Hi.")
 
     assert (bank.sent, bank.reads, result.results) == ([], [], ())
-    states = {one.tool: one.state for one in result.insights.evaluations}
+    states = {evaluation.tool: evaluation.state for evaluation in result.insights.evaluations}
     assert states == {
         "transfer_money": "cannot_run",
         "rm_rf": "cannot_run",
@@ -347,8 +347,8 @@ async def test_a_tool_is_made_with_a_handler_or_meant_by_its_name() -> None:
     )
     meant = await agent.create_tool(name="get_balance")
     read = await agent.create_tool(name="look", handler=close, consequential=False)
-    for one in (made, meant):
-        await agent.associate_tool_with_guideline(tool_id=one.id, guideline_id=guideline.id)
+    for item in (made, meant):
+        await agent.associate_tool_with_guideline(tool_id=item.id, guideline_id=guideline.id)
     await open_session(agent, bank).send("Close it, I moved.")
 
     assert (bank.sent, bank.reads) == ([("moved", 0)], ["a"])
@@ -386,7 +386,7 @@ async def test_variables_that_cannot_be_read_and_choices_that_fail_do_not_end_th
     result = await open_session(agent).send("Red.")
 
     assert judge.plan_requests[0].variables == {"fine": 1}
-    assert [(one.state, one.reason) for one in result.insights.evaluations] == [
+    assert [(evaluation.state, evaluation.reason) for evaluation in result.insights.evaluations] == [
         ("cannot_run", "the choices of a parameter could not be read")
     ]
 
@@ -400,7 +400,7 @@ async def test_a_guideline_that_is_added_counts_from_the_next_turn_on() -> None:
     await agent.create_guideline("B")
     await session.send("Hi.")
 
-    assert [len(one.guidelines) for one in judge.plan_requests] == [1, 2]
+    assert [len(request.guidelines) for request in judge.plan_requests] == [1, 2]
 
 
 class Unreadable(dict[str, Any]):
@@ -441,7 +441,7 @@ async def test_eighty_tools_that_match_at_once_are_asked_about_in_batches() -> N
     tools = [build(number) for number in range(80)]
     judge = ScriptedJudge(
         lambda request: Plan(
-            (GuidelineMatch("g1"),), tuple(ToolVerdict(one.name, "needs_to_run", {"x": 1}) for one in request.tools)
+            (GuidelineMatch("g1"),), tuple(ToolVerdict(item.name, "needs_to_run", {"x": 1}) for item in request.tools)
         ),
         ["Ok."],
     )
@@ -450,7 +450,7 @@ async def test_eighty_tools_that_match_at_once_are_asked_about_in_batches() -> N
     result = await open_session(agent).send("Go")
 
     assert (len(result.results), result.text) == (80, "Ok.")
-    assert max(len(one.tools) for one in judge.plan_requests) <= 12
+    assert max(len(item.tools) for item in judge.plan_requests) <= 12
 
 
 async def test_nul_and_lone_surrogates_are_text_like_any_other() -> None:

@@ -62,14 +62,14 @@ async def test_a_conversation_with_the_bank(build: str, tmp_path: Path) -> None:
             return session, await session.send(text)
 
         _, told = await send("How much do I have?")
-        assert [one.tool_name for one in told.results] == ["get_balance", "get_investment_options"]
+        assert [result.tool_name for result in told.results] == ["get_balance", "get_investment_options"]
         _, asked = await send("Send 200 to Sophie")
         assert "(the recipient's full name: Sophie; the amount in euros: 200). Shall I go ahead?" in asked.text
         await send("Yes, please.")
         assert (bank.sent, bank.balance) == (["200 EUR to Sophie"], 12_200)
 
         session, large = await send("Send 2000 to Sophie")
-        assert [one.by for one in large.approvals] == ["operator"]
+        assert [approval.by for approval in large.approvals] == ["operator"]
         await agent.executor.approvals.approve(large.approvals[0].token, by="operator", who="ann", reason="checked")
         assert (await session.resume()).text == "It was sent."
         assert (bank.sent[-1], bank.balance) == ("2000 EUR to Sophie", 10_200)
@@ -86,5 +86,5 @@ async def test_a_conversation_with_the_bank(build: str, tmp_path: Path) -> None:
         _, silent = await send("Hello?")
         assert (silent.stop_reason, silent.text) == ("handed_off", "")
         await agent.aclose()
-    greeted = [any(one.id == "greeting" for one in request.guidelines) for request in judge.reply_requests]
+    greeted = [any(guideline.id == "greeting" for guideline in request.guidelines) for request in judge.reply_requests]
     assert greeted == [True, True, *[False] * 7]

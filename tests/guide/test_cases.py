@@ -25,10 +25,10 @@ from tests.guide.kit import (
 def calls_of(result: Any) -> list[tuple[str, dict[str, Any]]]:
     """The calls of a turn, from its trace."""
     return [
-        (one.tool, dict(one.call.arguments))
+        (candidate.tool, dict(candidate.call.arguments))
         for iteration in result.trace.iterations
-        for one in iteration.candidates
-        if one.call is not None and one.call.ok is not None
+        for candidate in iteration.candidates
+        if candidate.call is not None and candidate.call.ok is not None
     ]
 
 
@@ -68,7 +68,7 @@ async def test_several_calls_of_one_tool_run_in_one_iteration_and_identical_ones
     result = await open_session(agent).send("What is 8+2 and 4+6?")
 
     assert calls_of(result) == [("add", {"first": 8, "second": 2}), ("add", {"first": 4, "second": 6})]
-    assert [one.output for one in result.results] == [10, 10]
+    assert [item.output for item in result.results] == [10, 10]
     assert (len(result.trace.iterations), judge.questions) == (1, 2)
 
 
@@ -87,7 +87,7 @@ async def test_independent_reads_of_one_iteration_run_together() -> None:
     await agent.create_guideline("Customer asks", tools=[meet])
     result = await open_session(agent).send("Go.")
 
-    assert [one.output for one in result.results] == ["a", "b"]
+    assert [item.output for item in result.results] == ["a", "b"]
 
 
 async def test_one_guideline_may_want_a_tool_for_two_values() -> None:
@@ -104,7 +104,7 @@ async def test_one_guideline_may_want_a_tool_for_two_values() -> None:
     await agent.create_guideline("Customer asks for toppings or drinks", tools=[stock])
     result = await open_session(agent).send("a large pizza with pepperoni and a Sprite")
 
-    assert [one.output for one in result.results] == ["toppings", "drinks"]
+    assert [item.output for item in result.results] == ["toppings", "drinks"]
 
 
 NOW = datetime(2026, 11, 16, 9, 0, tzinfo=UTC)
@@ -145,7 +145,7 @@ async def test_a_bill_is_not_paid_without_a_date_that_the_customer_gave(verdict:
     result = await open_session(agent).send("Let's please pay my credit card bill")
 
     assert (paid, result.results) == ([], ())
-    assert [one.state for one in result.insights.evaluations] == ["cannot_run"]
+    assert [evaluation.state for evaluation in result.insights.evaluations] == ["cannot_run"]
     (missing,) = result.insights.missing_data
     assert (missing.tool, missing.parameter, missing.guideline_ids) == ("pay_cc_bill", "payment_date", (bill.id,))
     assert missing.reason
@@ -203,7 +203,7 @@ async def test_coins_are_asked_for_prepared_confirmed_and_sent_once() -> None:
     session = open_session(agent)
 
     first = await session.send("transfer $1500 from my account to Sophie Chapman")
-    assert [one.parameter for one in first.insights.missing_data] == ["from_account", "pincode"]
+    assert [missing.parameter for missing in first.insights.missing_data] == ["from_account", "pincode"]
     assert (first.stop_reason, sent) == ("completed", [])
 
     second = await session.send("My name is Mark Corrigan, the pincode is 1234")
@@ -262,7 +262,7 @@ async def test_tools_that_overlap_are_judged_together_also_through_another_one(
 
     judge = scripted([plan(["g1"]), *[plan([])] * len(batches)], ["Fine."])
     settings = GuideSettings(match_first="always", max_tools_per_plan=1)
-    agent = agent_with(judge, [look(one) for one in "abc"], settings=settings)
+    agent = agent_with(judge, [look(item) for item in "abc"], settings=settings)
     await agent.create_guideline("Customer asks", tools=list(names))
     await agent.create_relationship("a", "overlaps", "b")
     await agent.create_relationship("c", "overlaps", "b")
@@ -270,7 +270,7 @@ async def test_tools_that_overlap_are_judged_together_also_through_another_one(
 
     matching, *asked = judge.plan_requests
     assert matching.tools == ()
-    assert sorted(tuple(one.name for one in request.tools) for request in asked) == batches
+    assert sorted(tuple(item.name for item in request.tools) for request in asked) == batches
 
 
 @pytest.mark.proves("GC-45", "GC-46")
@@ -288,8 +288,8 @@ async def test_a_guideline_that_a_result_brings_in_is_active_in_the_same_turn() 
     result = await open_session(agent).send("A room, please.")
 
     assert result.text == "I can offer the dungeon."
-    assert [one.id for one in judge.reply_requests[0].candidates] == ["g2", "g3"]
-    assert [one.id for one in judge.reply_requests[-1].guidelines] == ["g1", "g3"]
+    assert [candidate.id for candidate in judge.reply_requests[0].candidates] == ["g2", "g3"]
+    assert [guideline.id for guideline in judge.reply_requests[-1].guidelines] == ["g1", "g3"]
     assert (judge.questions, len(result.results)) == (3, 1)
 
 
@@ -304,7 +304,10 @@ async def test_a_tool_that_two_guidelines_want_is_judged_once_called_once_and_re
 
     (candidate,) = judge.plan_requests[0].tools
     assert candidate.guideline_ids == ("g1", "g2")
-    assert (bank.reads, [one.guideline_ids for one in result.insights.evaluations]) == (["a"], [("g1", "g2")])
+    assert (bank.reads, [evaluation.guideline_ids for evaluation in result.insights.evaluations]) == (
+        ["a"],
+        [("g1", "g2")],
+    )
 
 
 @pytest.mark.parametrize("matched", [["g1", "g2"], ["g2"]])
@@ -345,7 +348,10 @@ async def test_a_guideline_that_another_entails_brings_its_tools() -> None:
     result = await open_session(agent, bank).send("Suggest something.")
 
     assert bank.reads == ["x"]
-    assert {one.id: one.applies for one in result.trace.iterations[0].guidelines} == {"g1": True, "g2": True}
+    assert {guideline.id: guideline.applies for guideline in result.trace.iterations[0].guidelines} == {
+        "g1": True,
+        "g2": True,
+    }
 
 
 @pytest.mark.proves("GC-30", "GC-D13")
@@ -387,8 +393,8 @@ async def test_a_result_for_this_reply_only_is_not_in_the_history_and_can_be_ask
     session = open_session(agent)
     await session.send("An offer?")
 
-    assert [one.output for one in judge.reply_requests[0].results] == ["10 % off"]
-    assert "10 % off" not in str([one for one in session.conversation.messages if hasattr(one, "results")])
+    assert [result.output for result in judge.reply_requests[0].results] == ["10 % off"]
+    assert "10 % off" not in str([message for message in session.conversation.messages if hasattr(message, "results")])
     await session.send("And now?")
     assert made == [1, 1]
 
@@ -455,7 +461,10 @@ async def test_a_missing_value_that_a_result_supplies_is_no_longer_an_insight() 
     await agent.create_guideline("Customer asks about a person", tools=[find_id, details])
     result = await open_session(agent).send("Who is Ann?")
 
-    assert [one.output for one in result.results] == ["17", "details of 17"]
+    assert [item.output for item in result.results] == ["17", "details of 17"]
     assert (result.insights.missing_data, len(result.trace.iterations)) == ((), 2)
-    assert [one.state for one in result.insights.evaluations if one.tool == "details"] == ["cannot_run", "needs_to_run"]
-    assert [one.output for one in judge.plan_requests[1].results] == ["17"]
+    assert [evaluation.state for evaluation in result.insights.evaluations if evaluation.tool == "details"] == [
+        "cannot_run",
+        "needs_to_run",
+    ]
+    assert [item.output for item in judge.plan_requests[1].results] == ["17"]

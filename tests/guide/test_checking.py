@@ -52,7 +52,7 @@ async def test_invalid_means_invalid_before_anything_runs(arguments: dict[str, A
 
     assert result.results == ()
     (evaluation,) = result.insights.evaluations
-    assert (evaluation.state, [one.parameter for one in result.insights.invalid_data]) == (
+    assert (evaluation.state, [invalid.parameter for invalid in result.insights.invalid_data]) == (
         "cannot_run",
         [wrong] if wrong else [],
     )
@@ -67,12 +67,12 @@ async def test_false_is_false_and_the_defaults_of_the_function_are_kept() -> Non
         return [size, gift, note]
 
     result, _ = await turn([estimate], needs("estimate", {"size": "3", "gift": "False", "note": None}))
-    assert [one.output for one in result.results] == [[3, False, "none"]]
+    assert [item.output for item in result.results] == [[3, False, "none"]]
     # A consequential tool converts nothing: what is not a boolean is invalid, and a default stays.
     text, _ = await turn([order], needs("order", {"size": 3, "code": "AB1", "gift": "False"}))
-    assert (text.results, [one.parameter for one in text.insights.invalid_data]) == ((), ["gift"])
+    assert (text.results, [invalid.parameter for invalid in text.insights.invalid_data]) == ((), ["gift"])
     plain, _ = await turn([order], needs("order", {"size": 3, "code": "AB1", "note": None}), text="3 of AB1")
-    assert [one.output for one in plain.results] == [{"size": 3, "code": "AB1", "gift": False, "note": "none"}]
+    assert [item.output for item in plain.results] == [{"size": 3, "code": "AB1", "gift": False, "note": "none"}]
 
 
 @pytest.mark.proves("GC-D9", "GC-16")
@@ -101,11 +101,11 @@ async def test_data_in_context_and_not_applicable_are_different_and_both_call_no
     )
 
     assert (bank.reads, bank.sent) == ([], [])
-    assert [(one.tool, one.state, one.reason) for one in result.insights.evaluations] == [
+    assert [(evaluation.tool, evaluation.state, evaluation.reason) for evaluation in result.insights.evaluations] == [
         ("get_balance", "data_already_in_context", "it was said before"),
         ("transfer_money", "not_applicable", "they only ask"),
     ]
-    assert [one.id for one in judge.reply_requests[0].guidelines] == ["g1"]
+    assert [guideline.id for guideline in judge.reply_requests[0].guidelines] == ["g1"]
 
 
 @pytest.mark.proves("GC-35")
@@ -159,7 +159,7 @@ async def test_only_the_first_open_group_of_precedence_is_reported(given: dict[s
     said = "I am Ann, born 1.1., I live here in the north and like red"
     result, _ = await turn([open_account], needs("open_account", {**HIDDEN, **given}), text=said)
 
-    assert [one.parameter for one in result.insights.missing_data] == reported
+    assert [missing.parameter for missing in result.insights.missing_data] == reported
     assert (result.stop_reason == "approval_required") == (not reported)  # What a model hides, an operator looks at.
 
 
@@ -188,7 +188,7 @@ async def test_a_call_is_read_back_without_its_hidden_values() -> None:
     result = await open_session(agent).send("I am Ann, born 1.1., I live here and like red")
 
     assert result.stop_reason == "approval_required"
-    assert [one.by for one in result.approvals] == ["customer"]  # The program set what is hidden.
+    assert [approval.by for approval in result.approvals] == ["customer"]  # The program set what is hidden.
     for shown in ("Ann", "1.1.", "here", "red"):
         assert shown in result.text
     assert "risk" not in result.text
@@ -209,7 +209,7 @@ async def test_choices_may_depend_on_the_context(color: str, runs: bool) -> None
     shown = judge.plan_requests[0].tools[0].schema["properties"]["color"]
     assert (shown["enum"], shown["examples"]) == (["red", "green"], ["red"])
     assert len(result.results) == runs
-    assert [(one.parameter, one.value, one.choices) for one in result.insights.invalid_data] == (
+    assert [(invalid.parameter, invalid.value, invalid.choices) for invalid in result.insights.invalid_data] == (
         [] if runs else [("color", "blue", ("red", "green"))]
     )
 
@@ -236,7 +236,7 @@ async def test_options_are_read_from_a_class_and_given_beside_a_schema() -> None
     await agent.associate_tool_with_guideline(tool_id=rate.id, guideline_id="g1")
     result = await open_session(agent).send("Book the roof.")
 
-    assert {one.parameter: one.choices for one in result.insights.invalid_data} == {
+    assert {invalid.parameter: invalid.choices for invalid in result.insights.invalid_data} == {
         "seat": ("window", "aisle"),
         "stars": (1, 2, 3),
     }
@@ -278,7 +278,7 @@ async def test_a_call_that_was_made_in_this_turn_is_not_made_again() -> None:
     result = await open_session(agent, bank).send("Go.")
 
     assert (bank.reads, len(result.results)) == (["a"], 1)
-    assert [one.state for one in result.insights.evaluations if one.tool == "get_balance"] == [
+    assert [evaluation.state for evaluation in result.insights.evaluations if evaluation.tool == "get_balance"] == [
         "needs_to_run",
         "data_already_in_context",
     ]
@@ -320,10 +320,10 @@ async def test_calls_of_one_iteration_run_in_the_order_of_criticality() -> None:
         return work
 
     names = ["low", "medium", "high"]
-    judge = scripted([plan(["g1", "g2", "g3"], *(needs(one, {"what": "x"}) for one in names))], ["Done with it."])
-    agent = agent_with(judge, [named(one) for one in names])
-    for one in names:
-        await agent.create_guideline(one, tools=[one], criticality=one)
+    judge = scripted([plan(["g1", "g2", "g3"], *(needs(item, {"what": "x"}) for item in names))], ["Done with it."])
+    agent = agent_with(judge, [named(item) for item in names])
+    for item in names:
+        await agent.create_guideline(item, tools=[item], criticality=item)
     await open_session(agent).send("Go.")
 
     assert order == ["high", "medium", "low"]
@@ -339,7 +339,7 @@ async def test_the_same_conversation_and_verdicts_give_the_same_calls() -> None:
         await agent.create_guideline("Customer asks", tools=[get_balance])
         session = open_session(agent)
         await session.send("Go.")
-        return [one for message in session.conversation.messages for one in getattr(message, "calls", ())]
+        return [item for message in session.conversation.messages for item in getattr(message, "calls", ())]
 
     assert await once() == await once()
 
@@ -365,7 +365,7 @@ async def test_the_judge_and_the_reply_read_why_a_tool_failed() -> None:
     agent = agent_with(judge, [transfer_money, broken], policy=ALLOW)
     await agent.create_guideline("Customer transfers", tools=[transfer_money, broken])
     result = await open_session(agent, bank).send("500 to Ann")
-    told = {one.tool_name: one.for_model() for one in judge.reply_requests[0].results}
+    told = {item.tool_name: item.for_model() for item in judge.reply_requests[0].results}
 
     assert "There is not enough money in the account." in told["transfer_money"]
     assert "secret stack" not in told["broken"]
@@ -391,8 +391,11 @@ async def test_the_judge_sees_the_tools_of_the_guidelines_in_the_request_and_no_
 
     matching, inferring = judge.plan_requests
     assert (len(matching.guidelines), matching.tools) == (20, ())
-    assert ([one.id for one in inferring.guidelines], [one.name for one in inferring.tools]) == (["g3"], ["t2"])
-    assert ([one.output for one in result.results], judge.questions) == (["x"], 3)
+    assert ([guideline.id for guideline in inferring.guidelines], [item.name for item in inferring.tools]) == (
+        ["g3"],
+        ["t2"],
+    )
+    assert ([item.output for item in result.results], judge.questions) == (["x"], 3)
 
 
 async def test_a_guideline_can_be_dropped_but_not_added_by_the_second_question() -> None:

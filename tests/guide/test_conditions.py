@@ -41,7 +41,9 @@ async def test_a_condition_in_code_decides_and_a_judge_cannot_change_it(matches:
     result = await open_session(coded(matches, judge), bank).send("Hello")
 
     assert bank.reads == (["block"] if balance == 0 else [])
-    assert [one.id for one in judge.plan_requests[0].guidelines] == (["fraud", "send"] if balance == 0 else ["send"])
+    assert [guideline.id for guideline in judge.plan_requests[0].guidelines] == (
+        ["fraud", "send"] if balance == 0 else ["send"]
+    )
     assert ("guideline fraud applies" in result.trace.tree()) == (balance == 0)
 
 
@@ -86,7 +88,7 @@ async def test_of_guidelines_that_apply_the_highest_priority_is_active_and_withd
     result = await session.send("Yes.")
 
     assert (bank.sent, bank.reads, session.conversation.pending) == ([], ["block"], ())
-    assert [one.id for one in judge.reply_requests[-1].guidelines] == ["fraud"]
+    assert [guideline.id for guideline in judge.reply_requests[-1].guidelines] == ["fraud"]
     assert "a guideline with a higher priority applies" in result.trace.tree()
 
 
@@ -132,11 +134,11 @@ async def follow(relations: list[tuple[str, Any, str]], matched: list[str]) -> l
     judge = scripted([plan(matched)], ["Ok."])
     agent = Agent(
         judge=judge,
-        guidelines=[Guideline(id=one, condition=f"{one} is asked for") for one in "abcd"],
+        guidelines=[Guideline(id=item, condition=f"{item} is asked for") for item in "abcd"],
         relationships=relations,
     )
     await open_session(agent).send("Hi")
-    return [one.id for one in judge.reply_requests[0].guidelines]
+    return [guideline.id for guideline in judge.reply_requests[0].guidelines]
 
 
 @pytest.mark.parametrize(
@@ -167,5 +169,5 @@ async def test_a_verdict_about_a_tool_that_was_not_shown_runs_nothing() -> None:
 
     assert (bank.sent, bank.reads) == ([], ["a"])
     assert ("transfer_money", "cannot_run", "it is not a candidate") in [
-        (one.tool, one.state, one.reason) for one in result.insights.evaluations
+        (evaluation.tool, evaluation.state, evaluation.reason) for evaluation in result.insights.evaluations
     ]

@@ -28,18 +28,20 @@ async def prepared(*plans: Any, replies: Any = (), policy: Policy | None = None,
     session = open_session(agent, bank, **more)
     asked = await session.send("Transfer 500 to Sophie")
     assert (asked.stop_reason, bank.sent, asked.results) == ("approval_required", [], ())
-    assert [(one.tool, one.arguments, one.by) for one in asked.approvals] == [("transfer_money", SEND_500, "customer")]
+    assert [(approval.tool, approval.arguments, approval.by) for approval in asked.approvals] == [
+        ("transfer_money", SEND_500, "customer")
+    ]
     return session, bank, judge
 
 
 async def test_a_call_that_waits_is_pending_and_not_in_the_history() -> None:
     session, _, judge = await prepared()
 
-    assert [type(one) for one in session.conversation.messages] == [UserMessage, AssistantMessage]
+    assert [type(message) for message in session.conversation.messages] == [UserMessage, AssistantMessage]
     assert session.conversation.messages[-1].text == f"500 EUR to Sophie: shall I?\n\n{READ_BACK}"
     (pending,) = session.conversation.pending
     assert (pending.call.name, pending.read_back_at) == ("transfer_money", 2)
-    assert [one.call.id for one in judge.reply_requests[0].pending] == [pending.call.id]
+    assert [approval.call.id for approval in judge.reply_requests[0].pending] == [pending.call.id]
 
 
 async def test_approving_the_token_and_resuming_runs_the_call_once() -> None:
@@ -51,7 +53,7 @@ async def test_approving_the_token_and_resuming_runs_the_call_once() -> None:
 
     assert (done.stop_reason, done.text, bank.sent) == ("completed", "It was transferred.", [("Sophie", 500)])
     assert (session.conversation.pending, len(judge.plan_requests), done.trace.model_calls) == ((), 1, 1)
-    kinds = [type(one) for one in session.conversation.messages]
+    kinds = [type(message) for message in session.conversation.messages]
     assert kinds == [UserMessage, AssistantMessage, ToolMessage, AssistantMessage]
 
 
@@ -62,7 +64,7 @@ async def test_words_that_come_after_an_approval_are_heard_after_it_is_done() ->
     result = await session.send("Thanks!")
 
     assert (bank.sent, result.stop_reason, result.text) == ([("Sophie", 500)], "completed", "You are welcome.")
-    assert [one.output for one in judge.plan_requests[-1].results] == ["Transferred 500 EUR to Sophie."]
+    assert [item.output for item in judge.plan_requests[-1].results] == ["Transferred 500 EUR to Sophie."]
 
 
 async def test_denying_the_token_ends_it_and_the_reply_knows() -> None:
@@ -84,7 +86,7 @@ async def test_a_yes_in_words_to_exactly_that_call_runs_the_original_call() -> N
     result = await session.send("Yes, please.")
 
     assert (bank.sent, result.text, result.stop_reason) == ([("Sophie", 500)], "It is done.", "completed")
-    assert [one.call_id for one in result.results] == [pending.call.id]
+    assert [item.call_id for item in result.results] == [pending.call.id]
     assert await session.approvals() == []
 
 
@@ -101,7 +103,7 @@ async def test_what_is_not_clearly_a_yes_leaves_the_call_waiting(verdicts: list[
     result = await session.send("Hm.")
 
     assert (bank.sent, result.stop_reason) == ([], "approval_required")
-    assert [one.call for one in session.conversation.pending] == [one.call for one in before]
+    assert [approval.call for approval in session.conversation.pending] == [item.call for item in before]
     assert "500" in result.text  # It is read back again.
     assert "Sophie" in result.text
 
@@ -138,8 +140,8 @@ async def test_yes_but_make_it_400_denies_the_old_call_and_prepares_a_new_one() 
     result = await session.send("Yes, but make it 400.")
 
     assert (bank.sent, result.stop_reason) == ([], "approval_required")
-    assert [one.arguments["amount"] for one in result.approvals] == [400]
-    assert [one.arguments["amount"] for one in await session.approvals()] == [400]
+    assert [approval.arguments["amount"] for approval in result.approvals] == [400]
+    assert [approval.arguments["amount"] for approval in await session.approvals()] == [400]
     assert "400" in result.text
     await session.send("Yes.")
     assert bank.sent == [("Sophie", 400)]
@@ -224,7 +226,7 @@ async def test_a_saved_session_waits_in_another_process_and_is_confirmed_there(c
         result = await loaded.resume()
 
     assert (bank.sent, result.stop_reason) == ([("Sophie", 500)], "completed")
-    assert [one.call_id for one in result.results] == [pending.call.id]
+    assert [item.call_id for item in result.results] == [pending.call.id]
 
 
 def build_transfer(currency: str, ran: list[tuple[int, str]]) -> Any:
@@ -378,7 +380,7 @@ async def test_a_message_that_arrives_while_a_consequential_tool_runs_never_make
     go.set()
     first = await turn
 
-    assert (first.stop_reason, [one.output for one in first.results]) == ("interrupted", ["sent 5"])
+    assert (first.stop_reason, [item.output for item in first.results]) == ("interrupted", ["sent 5"])
     result = await session.send("Hello? Did you send it?")
     assert sent == [5]
     assert result.stop_reason == "approval_required"  # The effect is there: a second one needs somebody who wants it.
@@ -444,7 +446,7 @@ async def test_an_effect_that_would_be_repeated_is_read_back_as_already_done(wor
     asked = await session.send("Transfer 500 to Sophie")
 
     assert asked.text == f"Ok.\n\n{SEND_AGAIN}"
-    assert ([one.repeat for one in asked.approvals], len(bank.sent)) == ([1], 1)
+    assert ([approval.repeat for approval in asked.approvals], len(bank.sent)) == ([1], 1)
     result = await session.send(words)
     assert len(bank.sent) == sent
     assert sent == 2 or SEND_AGAIN in result.text

@@ -126,9 +126,9 @@ async def test_other_values_withdraw_what_an_operator_was_asked(verdict: ToolVer
     session, bank = await prepare(plan(["g1"], verdict), policy=OPERATOR)
     await session.send("Make it 400 to Sophie, or 20 to Tom")
 
-    assert [one.call.arguments_json for one in session.conversation.pending] != []
-    assert [one.approval.arguments["amount"] for one in session.conversation.pending] == waiting
-    assert [one.arguments["amount"] for one in await session.approvals()] == waiting
+    assert [approval.call.arguments_json for approval in session.conversation.pending] != []
+    assert [approval.approval.arguments["amount"] for approval in session.conversation.pending] == waiting
+    assert [approval.arguments["amount"] for approval in await session.approvals()] == waiting
     assert bank.sent == []
 
 

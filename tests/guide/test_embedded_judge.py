@@ -43,7 +43,7 @@ async def test_one_call_is_picked_and_the_reply_is_a_template() -> None:
     result = await session.send("What is my balance?")
 
     assert (bank.reads, result.text, result.trace.model_calls) == (["current"], "get balance: 20000 EUR", 1)
-    assert [one.id for one in result.trace.iterations[0].guidelines if one.applies] == ["g1"]
+    assert [guideline.id for guideline in result.trace.iterations[0].guidelines if guideline.applies] == ["g1"]
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ async def test_small_talk_calls_nothing_and_a_missing_value_is_asked_for() -> No
     asked = await session.send("I want to transfer money")
 
     assert (hello.results, hello.insights.missing_data) == ((), ())
-    assert [one.parameter for one in asked.insights.missing_data] == ["recipient_name", "amount"]
+    assert [missing.parameter for missing in asked.insights.missing_data] == ["recipient_name", "amount"]
     assert "recipient name" in asked.text
 
 

@@ -37,7 +37,7 @@ async def test_evidence_is_compared_with_the_conversation_and_with_the_value(
     result, bank = await transfer(given, {"recipient_name": "Sophie", **evidence}, "Send 500 from my account to Sophie")
 
     assert bank.sent == []
-    assert [(one.parameter, one.reason) for one in result.insights.missing_data] == [("amount", reason)]
+    assert [(missing.parameter, missing.reason) for missing in result.insights.missing_data] == [("amount", reason)]
 
 
 @pytest.mark.parametrize(
@@ -72,8 +72,8 @@ async def test_a_truth_value_of_the_program_supports_no_number(is_hidden: bool) 
     result = await open_session(agent).send("I want my money back")
 
     assert given == []
-    assert [one.by for one in result.approvals] == (["operator"] if is_hidden else [])
-    assert [one.parameter for one in result.insights.missing_data] == ([] if is_hidden else ["percent"])
+    assert [approval.by for approval in result.approvals] == (["operator"] if is_hidden else [])
+    assert [missing.parameter for missing in result.insights.missing_data] == ([] if is_hidden else ["percent"])
 
 
 async def test_a_value_may_come_from_a_result_a_variable_a_default_and_a_list_of_choices() -> None:
@@ -123,7 +123,7 @@ async def test_a_hidden_value_that_a_model_filled_makes_the_call_the_operators()
     session = open_session(agent)
     result = await session.send("Lend me 50")
 
-    assert ([one.by for one in result.approvals], ran) == (["operator"], [])
+    assert ([approval.by for approval in result.approvals], ran) == (["operator"], [])
     assert "a model set score" in result.approvals[0].question
     told = [result.text, str(result.insights), *(str(request) for request in judge.reply_requests)]
     for text in told:

@@ -19,7 +19,7 @@ ALLOW = Policy([Rule.allow("*")])
 
 
 def list_ids(judge: ScriptedJudge) -> list[list[str]]:
-    return [[one.id for one in request.guidelines] for request in judge.reply_requests]
+    return [[guideline.id for guideline in request.guidelines] for request in judge.reply_requests]
 
 
 # Tracking.
@@ -120,7 +120,7 @@ async def test_depends_on_any_needs_one_of_several(matched: list[str], active: l
     judge = scripted([plan(matched)], ["Ok."])
     agent = Agent(
         judge=judge,
-        guidelines=[Guideline(id=one, condition=f"{one} is asked for") for one in "abc"],
+        guidelines=[Guideline(id=item, condition=f"{item} is asked for") for item in "abc"],
         relationships=[("a", "depends_on_any", "b"), ("a", "depends_on_any", "c")],
     )
     await open_session(agent).send("Hi")
@@ -182,7 +182,10 @@ async def test_guidelines_of_a_result_are_for_this_turn_and_only_from_local_hand
     await session.send("Hello")
     await session.send("Bye")
 
-    actions = [[one.action for one in request.guidelines if one.id != "g1"] for request in judge.reply_requests]
+    actions = [
+        [guideline.action for guideline in request.guidelines if guideline.id != "g1"]
+        for request in judge.reply_requests
+    ]
     assert actions == [["Thank them for their loyalty", "Be brief"] if source == "local" else [], []]
     assert "loyalty" not in str(session.conversation)
 
@@ -217,7 +220,7 @@ async def test_tools_of_equal_names_are_told_apart_by_their_source() -> None:
     agent = agent_with(judge, [build("plugin:crm"), build("plugin:shop"), get_balance])
     await agent.create_guideline("Customer asks", tools=["crm__search", "shop__search"])
     result = await open_session(agent).send("Search x")
-    assert [one.output for one in result.results] == ["plugin:crm: x"]
+    assert [item.output for item in result.results] == ["plugin:crm: x"]
     with pytest.raises(ConfigError, match="unknown tool 'search'"):
         await agent.create_guideline("Customer asks", tools=["search"])
     with pytest.raises(ConfigError, match="two tools are called 'search'"):
@@ -254,7 +257,7 @@ class Refusing(ScriptedJudge):
     """Refuses whatever contains a bad word, as a content filter does."""
 
     def _check(self, request: Any) -> None:
-        if any(isinstance(one, UserMessage) and "poison" in one.text for one in request.messages):
+        if any(isinstance(message, UserMessage) and "poison" in message.text for message in request.messages):
             raise RefusalError("refused by a filter")
 
     async def plan(self, request: Any) -> Plan:

@@ -33,11 +33,11 @@ def test_a_customer_cannot_write_lines_of_a_prompt(render: Any) -> None:
 
 def find_enums(node: Any) -> list[dict[str, Any]]:
     if isinstance(node, list):
-        return [found for one in node for found in find_enums(one)]
+        return [found for item in node for found in find_enums(item)]
     if not isinstance(node, dict):
         return []
     own = [node] if "enum" in node else []
-    return own + [found for one in node.values() for found in find_enums(one)]
+    return own + [found for item in node.values() for found in find_enums(item)]
 
 
 async def test_every_enum_that_is_sent_has_a_type_and_no_empty_text() -> None:
@@ -60,7 +60,7 @@ async def test_every_enum_that_is_sent_has_a_type_and_no_empty_text() -> None:
     request = judge.plan_requests[-1]
     assert request.pending
     nothing = PlanRequest(iteration=1, messages=request.messages)
-    sent = [build_plan_schema(request), build_plan_schema(nothing), *(one.schema for one in request.tools)]
+    sent = [build_plan_schema(request), build_plan_schema(nothing), *(item.schema for item in request.tools)]
     for node in find_enums(sent):
         assert node["type"]
         assert "" not in node["enum"]

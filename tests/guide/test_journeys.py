@@ -33,12 +33,12 @@ async def opening(judge: Any) -> tuple[Agent, Any]:
     await journey.add_transition(ask, check, condition="the customer has said their name")
     await journey.add_transition(check, offer)
     await journey.add_transition("offer", "thank", condition="the customer has chosen")
-    assert [one.id for one in (ask, check, offer, thank)] == ["open.ask", "open.check", "open.offer", "open.thank"]
+    assert [item.id for item in (ask, check, offer, thank)] == ["open.ask", "open.check", "open.offer", "open.thank"]
     return agent, journey
 
 
 def active(request: Any) -> list[str]:
-    return [one.id for one in request.guidelines]
+    return [guideline.id for guideline in request.guidelines]
 
 
 async def test_a_journey_leads_from_state_to_state_and_passes_tool_states_whose_result_is_there() -> None:
@@ -62,7 +62,9 @@ async def test_a_journey_leads_from_state_to_state_and_passes_tool_states_whose_
     assert bank.reads == ["Ann", "accounts"]  # The check leads to the offer, whose tool needs no arguments.
     assert active(judge.reply_requests[1]) == ["open", "open.offer"]
     assert len(judge.plan_requests) == 2
-    reasons = {one.id: one.reason for one in second.trace.iterations[0].guidelines if not one.applies}
+    reasons = {
+        guideline.id: guideline.reason for guideline in second.trace.iterations[0].guidelines if not guideline.applies
+    }
     assert reasons["open.offer"] == "a tool before it has no result yet"
     assert "takes priority" in reasons["open.ask"]
     await session.send("Hm?")
@@ -77,7 +79,7 @@ async def test_a_tool_state_waits_for_its_data() -> None:
     agent, _ = await opening(judge)
     result = await open_session(agent, bank).send("I want an account")
 
-    assert (bank.reads, [one.parameter for one in result.insights.missing_data]) == ([], ["name"])
+    assert (bank.reads, [missing.parameter for missing in result.insights.missing_data]) == ([], ["name"])
     assert active(judge.reply_requests[0]) == ["open", "open.check"]
 
 
@@ -92,12 +94,12 @@ async def test_a_state_applies_only_while_its_journey_does() -> None:
 
 async def test_conditions_of_states_say_how_they_are_reached() -> None:
     agent, journey = await opening(scripted())
-    by_id = {one.id: one.condition for one in agent.guidelines}
+    by_id = {guideline.id: guideline.condition for guideline in agent.guidelines}
 
     assert by_id["open.ask"] == by_id["open"] == "Customer wants to open an account"
     assert by_id["open.check"] == "In the journey 'Open an account': ask was done and the customer has said their name"
     assert by_id["open.offer"] == "In the journey 'Open an account': check was done"
-    assert [one.id for one in journey.states] == ["open.ask", "open.check", "open.offer", "open.thank"]
+    assert [state.id for state in journey.states] == ["open.ask", "open.check", "open.offer", "open.thank"]
     with pytest.raises(
         ConfigError, match="unknown state 'nowhere' of the journey 'Open an account'; its states are: ask,"
     ):

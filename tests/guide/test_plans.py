@@ -82,7 +82,7 @@ async def test_a_verdict_about_a_call_that_waits_is_not_a_second_call() -> None:
     first = await session.send("Pay Ann 5.")
     second = await session.send("How long will it take?")
 
-    assert [one.state for one in first.insights.evaluations] == ["needs_to_run"]
+    assert [evaluation.state for evaluation in first.insights.evaluations] == ["needs_to_run"]
     assert (len(session.conversation.pending), second.insights.evaluations) == (1, ())
 
 

@@ -50,7 +50,7 @@ async def turn(prefilter: Any, text: str, **settings: Any) -> list[str]:
     linked = await agent.create_guideline("Customer wants to sell", id="linked", tools=[transfer_money])
     await agent.create_relationship("g1", "depends_on", linked)
     await open_session(agent).send(text)
-    return [one.id for one in judge.plan_requests[0].guidelines]
+    return [guideline.id for guideline in judge.plan_requests[0].guidelines]
 
 
 async def test_the_judge_is_asked_about_the_best_the_linked_and_those_that_always_apply() -> None:

@@ -25,13 +25,13 @@ def said(*ids: str, **verdict: Any) -> Any:
         for key, value in verdict.pop("arguments", {}).items()
     ]
     verdicts = [{"reason": "wanted", "state": "needs_to_run", **verdict, "arguments": arguments}] if verdict else []
-    matches = [{"guideline_id": one, "reason": "it fits"} for one in ids]
+    matches = [{"guideline_id": item, "reason": "it fits"} for item in ids]
     return text(json.dumps({"matches": matches, "verdicts": verdicts}))
 
 
 def wrote(words: str, *new: str, claims: tuple[str, ...] | None = ()) -> Any:
     """What a model answers to the question of a reply; without `claims` if the agent can change nothing."""
-    claimed = {} if claims is None else {"claims": [{"tool": one, "arguments": "{}"} for one in claims]}
+    claimed = {} if claims is None else {"claims": [{"tool": claim, "arguments": "{}"} for claim in claims]}
     return text(json.dumps({"text": words, "new_matches": list(new), **claimed}))
 
 
@@ -97,9 +97,13 @@ async def test_one_saved_session_goes_from_plain_to_guided_and_back_on_every_ser
     assert (bye.text, bank.reads) == ("Bye.", ["current", "savings", "current"])
     assert balance.usage.input > 0
     assert back.conversation.usage.input >= balance.usage.input + asked.usage.input + done.usage.input
-    answered = [one for one in back.conversation.messages if isinstance(one, ToolMessage)]
-    made = [one.calls for one in back.conversation.messages if isinstance(one, AssistantMessage) and one.calls]
-    assert [len(one.results) for one in answered] == [len(one) for one in made] == [1, 1, 1, 1]
+    answered = [message for message in back.conversation.messages if isinstance(message, ToolMessage)]
+    made = [
+        message.calls
+        for message in back.conversation.messages
+        if isinstance(message, AssistantMessage) and message.calls
+    ]
+    assert [len(item.results) for item in answered] == [len(item) for item in made] == [1, 1, 1, 1]
 
 
 @every_adapter
@@ -155,7 +159,7 @@ async def test_the_model_reads_guidelines_tools_variables_terms_and_what_is_pend
     session = agent.session("s-1", deps=Bank())
     await session.send("Send 500 to Sophie.")
     await session.send("What is a carrot?")
-    plan, reply, second, last = [(one.messages[0].text, one.instructions) for one in provider.requests]
+    plan, reply, second, last = [(request.messages[0].text, request.instructions) for request in provider.requests]
 
     for part in ("g1: Customer asks for their balance -> Tell them", "amount: integer) for g2 CHANGES THINGS: "):
         assert part in plan[0]
@@ -170,9 +174,9 @@ async def test_the_model_reads_guidelines_tools_variables_terms_and_what_is_pend
     assert "Never guess" in plan[1]
     assert '["guided_1_1_1","transfer_money",{"recipient_name":"Sophie","amount":500}]' in second[0]
     assert '"waits for","customer"]' in reply[0]
-    assert all("Now: " in one[0] for one in (plan, reply, second, last))
+    assert all("Now: " in item[0] for item in (plan, reply, second, last))
     assert "Pending" not in last[0]
-    assert all(not one.tools for one in provider.requests)  # The provider's own tool calling is not used.
+    assert all(not request.tools for request in provider.requests)  # The provider's own tool calling is not used.
 
 
 async def test_a_claim_that_the_model_admits_is_rejected() -> None:
@@ -186,7 +190,7 @@ async def test_a_claim_that_the_model_admits_is_rejected() -> None:
     agent = await an_agent(provider)
     result = await agent.session("s-1", deps=Bank()).send("Send 500 to my friend.")
 
-    assert (result.text, [one.parameter for one in result.insights.missing_data]) == (
+    assert (result.text, [missing.parameter for missing in result.insights.missing_data]) == (
         "Who is it for?",
         ["recipient_name"],
     )

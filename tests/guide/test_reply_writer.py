@@ -41,7 +41,7 @@ async def test_a_draft_that_claims_a_transfer_is_written_again() -> None:
     first, second = judge.reply_requests
     assert (first.error, "I've transferred $500." in second.error) == ("", True)
     assert result.trace.reply.drafts == 2
-    assert [one.parameter for one in second.insights.missing_data] == ["recipient_name"]
+    assert [missing.parameter for missing in second.insights.missing_data] == ["recipient_name"]
 
 
 @pytest.mark.proves("GC-D16")

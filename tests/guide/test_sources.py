@@ -46,7 +46,10 @@ async def test_the_tools_of_an_mcp_server_are_candidates_and_pass_the_same_polic
         result = await agent.session("s-1", customer_id="c-1").send("Order 7 was broken, I want 5 back.")
 
     assert "order 7 is paid" in result.results[0].for_model()
-    assert (result.stop_reason, [one.tool for one in result.approvals]) == ("approval_required", ["shop__refund"])
+    assert (result.stop_reason, [approval.tool for approval in result.approvals]) == (
+        "approval_required",
+        ["shop__refund"],
+    )
 
 
 class Changing:
@@ -84,6 +87,6 @@ async def test_a_tool_whose_source_is_away_is_an_insight_and_works_again_when_it
     source.change(remote)
     back = await session.send("Go.")
 
-    assert [len(one.results) for one in (there, away, back)] == [1, 0, 1]
+    assert [len(item.results) for item in (there, away, back)] == [1, 0, 1]
     (evaluation,) = away.insights.evaluations
     assert (evaluation.state, "its source is not connected" in evaluation.reason) == ("cannot_run", True)

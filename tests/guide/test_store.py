@@ -33,8 +33,8 @@ async def test_the_ledger_and_the_audit_name_the_guidelines_of_a_call(tmp_path: 
     assert bank.sent == [("Sophie", 500)]
     assert entry is not None
     assert (entry.state, entry.guideline_ids) == ("committed", ("g1",))
-    assert {one.guideline_ids for one in facts if one.kind in ("call_started", "call_finished")} == {("g1",)}
-    first, second = [one for one in facts if one.kind == "turn_planned"]
+    assert {fact.guideline_ids for fact in facts if fact.kind in ("call_started", "call_finished")} == {("g1",)}
+    first, second = [fact for fact in facts if fact.kind == "turn_planned"]
     assert first.guideline_ids == second.guideline_ids == ("g1",)
     assert first.detail["model_calls"] == 2
     assert second.detail["trace"][1] == f"1 transfer_money needs_to_run g1 {entry.call_id} ask ok"

@@ -33,7 +33,7 @@ async def test_a_selected_template_is_sent_instead_of_the_judges_text(mode: Any)
     result = await ask(judge, BALANCE, "Hello.", replies_mode=mode)
 
     assert (result.text, result.trace.reply.template) == ("Your balance is 20000 EUR.", "balance")
-    assert [(one.id, one.text) for one in judge.reply_requests[0].templates] == [
+    assert [(template.id, template.text) for template in judge.reply_requests[0].templates] == [
         ("balance", "Your balance is 20000 EUR."),
         ("t2", "Hello."),
     ]
@@ -153,4 +153,4 @@ async def test_synonyms_of_a_term_reach_the_judge_and_the_prefilter() -> None:
 
     (request,) = judge.plan_requests
     assert request.terms["nest egg"] == "the savings account (also called piggy bank)"
-    assert (request.terms["IBAN"], [one.id for one in request.guidelines]) == ("a number", ["g2"])
+    assert (request.terms["IBAN"], [guideline.id for guideline in request.guidelines]) == ("a number", ["g2"])

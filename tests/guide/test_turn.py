@@ -28,16 +28,18 @@ async def test_a_guideline_that_applies_makes_its_tool_run_and_the_reply_is_writ
 
     assert (result.text, result.stop_reason) == ("You have 20000 EUR.", "completed")
     assert (balance.id, bank.reads) == ("g1", ["current"])
-    assert [one.output for one in result.results] == ["20000 EUR"]
-    assert [one.output for one in judge.reply_requests[0].results] == ["20000 EUR"]
-    assert [one.id for one in judge.reply_requests[0].guidelines] == ["g1"]
+    assert [item.output for item in result.results] == ["20000 EUR"]
+    assert [item.output for item in judge.reply_requests[0].results] == ["20000 EUR"]
+    assert [guideline.id for guideline in judge.reply_requests[0].guidelines] == ["g1"]
     (question,) = judge.plan_requests
-    assert [one.name for one in question.tools] == ["get_balance"]  # The other tool belongs to no guideline.
+    assert [tool.name for tool in question.tools] == ["get_balance"]  # The other tool belongs to no guideline.
     (call,) = next(message for message in session.conversation.messages if isinstance(message, AssistantMessage)).calls
     assert call.guideline_ids == ("g1",)
-    kinds = [type(one) for one in session.conversation.messages]
+    kinds = [type(item) for item in session.conversation.messages]
     assert kinds == [UserMessage, AssistantMessage, ToolMessage, AssistantMessage]
-    started, finished, planned = [one for one in heard if isinstance(one, CallStarted | CallFinished | TurnPlanned)]
+    started, finished, planned = [
+        event for event in heard if isinstance(event, CallStarted | CallFinished | TurnPlanned)
+    ]
     assert started.call.guideline_ids == finished.call.guideline_ids == planned.guideline_ids == ("g1",)
     assert (planned.model_calls, planned.call_ids) == (2, (call.id,))
 
@@ -65,8 +67,8 @@ async def test_the_trace_leads_from_the_iteration_to_the_reply() -> None:
         assert part in why
     tree = result.trace.tree()
     order = [
-        tree.index(one)
-        for one in ("iteration 1", "guideline g1", "needs_to_run", "call ", "decision", "result", "reply")
+        tree.index(item)
+        for item in ("iteration 1", "guideline g1", "needs_to_run", "call ", "decision", "result", "reply")
     ]
     assert order == sorted(order)
     assert '"tool":"get_balance"' in result.trace.to_json()
@@ -90,4 +92,6 @@ async def test_a_guideline_that_does_not_apply_never_makes_its_tools_run_whateve
     result = await open_session(agent, bank).send("Hi.")
 
     assert (bank.reads, result.results, result.text) == ([], (), "Hello.")
-    assert {(one.tool, one.state) for one in result.insights.evaluations} == {("get_balance", "not_applicable")}
+    assert {(evaluation.tool, evaluation.state) for evaluation in result.insights.evaluations} == {
+        ("get_balance", "not_applicable")
+    }

@@ -96,7 +96,7 @@ def test_a_value_is_one_of_the_choices_and_so_is_each_of_a_list(
 ) -> None:
     checked = check(count, {"within": {"low": 1, "high": 2}, **arguments}, choices=choices)
 
-    assert [one.parameter for one in checked.invalid] == wrong
+    assert [item.parameter for item in checked.invalid] == wrong
     assert checked.ok is not bool(wrong)
 
 
@@ -104,11 +104,11 @@ def test_a_problem_of_one_parameter_is_its_own_and_one_of_all_is_of_the_whole() 
     inside = check(count, {"within": {"low": "x", "high": 2}})
     both = check(count, {"within": {"low": 3, "high": 2}})
 
-    assert [one.parameter for one in inside.invalid] == ["within"]
+    assert [item.parameter for item in inside.invalid] == ["within"]
     assert inside.error == ""
     assert (inside.missing, inside.ok) == ((), False)
     assert not both.ok
-    assert "low must not be above high" in (both.error + "".join(one.reason for one in both.invalid))
+    assert "low must not be above high" in (both.error + "".join(item.reason for item in both.invalid))
 
 
 @tool
@@ -138,8 +138,8 @@ def test_only_the_parameters_of_the_lowest_precedence_are_reported_and_never_hid
     without = check(pay, {"amount": 500, "note": 7, "limit_code": 9})
     hidden = check(pay, {"amount": 500, "limit_code": 9})
 
-    assert [one.parameter for one in checked.invalid] == ["to"]
-    assert [one.parameter for one in without.invalid] == ["note"]
+    assert [item.parameter for item in checked.invalid] == ["to"]
+    assert [item.parameter for item in without.invalid] == ["note"]
     assert hidden.invalid == ()
     assert not hidden.ok
     assert hidden.error
@@ -282,7 +282,10 @@ async def evaluate(tools: Any, *plans: Plan, text: str = "Send 500.") -> list[tu
     agent = agent_with(judge, tools, policy=ALLOW)
     await agent.create_guideline("Customer wants something", tools=list(tools))
     result = await open_session(agent).send(text)
-    return [(one.iteration, one.tool, one.state, one.reason) for one in result.insights.evaluations]
+    return [
+        (evaluation.iteration, evaluation.tool, evaluation.state, evaluation.reason)
+        for evaluation in result.insights.evaluations
+    ]
 
 
 async def test_a_tool_that_needs_no_arguments_runs_once_and_is_in_the_trace() -> None:
@@ -292,17 +295,21 @@ async def test_a_tool_that_needs_no_arguments_runs_once_and_is_in_the_trace() ->
     await agent.create_guideline("There are bonds", tools=[look], id="g2")
     result = await open_session(agent).send("What is there for 500?")
 
-    found = [(one.iteration, one.state, one.reason) for one in result.insights.evaluations if one.tool == "list_offers"]
+    found = [
+        (evaluation.iteration, evaluation.state, evaluation.reason)
+        for evaluation in result.insights.evaluations
+        if evaluation.tool == "list_offers"
+    ]
     assert found[0] == (1, "needs_to_run", "it needs no arguments")
     assert "needs_to_run" not in [state for _, state, _ in found[1:]]
-    assert [one.tool_name for one in result.results].count("list_offers") == 1
+    assert [item.tool_name for item in result.results].count("list_offers") == 1
 
 
 async def test_equal_calls_of_one_plan_are_one_call_and_both_are_in_the_trace() -> None:
     twice = needs("send", {"amount": 500}, reason="asked for")
     found = await evaluate([send], plan(["g1"], twice, twice), plan(["g1"], twice), plan(["g1"]))
 
-    assert [one[2:] for one in found if one[0] == found[0][0]] == [
+    assert [item[2:] for item in found if item[0] == found[0][0]] == [
         ("needs_to_run", "asked for"),
         ("data_already_in_context", "the same call is already planned"),
     ]
@@ -332,8 +339,8 @@ async def test_an_operator_agrees_to_what_a_model_set_and_the_customer_cannot_se
     session = open_session(agent)
     result = await session.send("Send 500.")
 
-    assert [one.by for one in await session.approvals()] == asked
-    assert len([one for one in result.results if one.ok]) == ran
+    assert [approval.by for approval in await session.approvals()] == asked
+    assert len([item for item in result.results if item.ok]) == ran
 
 
 # Pending calls
@@ -400,11 +407,11 @@ def test_of_several_calls_that_were_read_back_a_yes_names_the_one_or_both() -> N
 
 
 def decide(pending: list[Any], *verdicts: ToolVerdict, keys: Any = None, **more: Any) -> list[tuple[str, str]]:
-    pending_keys = {one.call.id: f"k-{one.approval.arguments['amount']}" for one in pending}
+    pending_keys = {approval.call.id: f"k-{approval.approval.arguments['amount']}" for approval in pending}
     found = {index: f"k-{one.arguments['amount']}" for index, one in enumerate(verdicts) if one.arguments}
     given = {"objections": {}, "removed": {}, **more}
     decisions, _ = decide_pending(pending, verdicts, keys or found, pending_keys, **given)
-    return [(one.action, one.reason) for one in decisions]
+    return [(decision.action, decision.reason) for decision in decisions]
 
 
 def a_verdict(amount: int | None = 500, confirmation: Any = "yes", state: Any = "needs_to_run") -> ToolVerdict:

@@ -72,7 +72,7 @@ def test_a_file_comes_from_its_address_and_progress_ends_at_its_size(server: Fil
 
     assert fetch(server, tmp_path, model(FileAddress(url=f"{server.url}/model")), told).read_bytes() == BYTES
 
-    assert [one.done for one in told] == sorted(one.done for one in told)
+    assert [event.done for event in told] == sorted(event.done for event in told)
     assert (told[-1].done, told[-1].total, told[-1].file) == (len(BYTES), len(BYTES), "model.gguf")
     assert {path.name for path in (tmp_path / "tiny").iterdir()} == {"model.gguf", cache.LOCK}
 
@@ -122,7 +122,7 @@ def test_wrong_bytes_are_deleted_and_said_and_the_next_source_is_tried(server: F
 
     told: list[DownloadProgress] = []
     assert fetch(server, tmp_path, model(wrong, right), told).read_bytes() == BYTES
-    assert [one.source for one in told if "it was deleted" in one.note] == [wrong.url]
+    assert [event.source for event in told if "it was deleted" in event.note] == [wrong.url]
 
 
 def test_a_beginning_that_another_source_got_wrong_does_not_spoil_the_right_one(server: Files, tmp_path: Path) -> None:
@@ -277,7 +277,7 @@ def test_two_processes_that_pull_at_once_fetch_it_once_and_both_succeed(server: 
 
     both = [subprocess.Popen(command) for _ in range(2)]
 
-    assert [one.wait(timeout=60) for one in both] == [0, 0]
+    assert [item.wait(timeout=60) for item in both] == [0, 0]
     assert (tmp_path / "tiny" / "model.gguf").read_bytes() == BYTES
     assert [path for path, _ in server.asked] == ["/model"]
 

@@ -65,8 +65,8 @@ def test_vectors_have_length_one_and_do_not_depend_on_their_batch(embedding: Emb
 
     vectors = embedding.embed(texts)
 
-    assert all(math.isclose(dot(one, one), 1.0, abs_tol=1e-4) for one in vectors)
-    assert {len(one) for one in vectors} == {384}
+    assert all(math.isclose(dot(vector, vector), 1.0, abs_tol=1e-4) for vector in vectors)
+    assert {len(vector) for vector in vectors} == {384}
     # Quantised: what stands beside a text in its batch moves it a little.
     assert dot(embedding.embed(["text 7"])[0], vectors[5 + 7]) > 0.98
     assert embedding.embed([]) == []
@@ -80,4 +80,4 @@ def test_threads_may_share_one() -> None:
     with ThreadPoolExecutor(4) as pool:
         found = list(pool.map(lambda _: shared.embed(["the same text"])[0], range(8)))
 
-    assert all(one == found[0] for one in found)
+    assert all(item == found[0] for item in found)

@@ -36,7 +36,7 @@ async def test_a_turn_is_a_span_with_its_model_calls_and_tool_calls_inside() -> 
     assert models[0].attributes["handrail.customer.id"] == "c-1"
     assert models[1].attributes["gen_ai.response.finish_reasons"] == ("stop",)
     assert tracing.listener.unfinished == 0
-    assert [type(one) for one in heard if isinstance(one, TurnStarted | ModelCalled | TurnFinished)] == [
+    assert [type(event) for event in heard if isinstance(event, TurnStarted | ModelCalled | TurnFinished)] == [
         TurnStarted,
         ModelCalled,
         ModelCalled,
@@ -94,13 +94,13 @@ async def test_the_model_calls_of_a_judge_are_reported_like_any_other() -> None:
     with pytest.raises(ProviderDownError):
         await session.send("And Paris?")
 
-    called = [one for one in heard if isinstance(one, ModelCalled)]
+    called = [event for event in heard if isinstance(event, ModelCalled)]
     down = ProviderDownError("gone").code
-    assert [(one.provider, one.error) for one in called] == [
+    assert [(item.provider, item.error) for item in called] == [
         ("scripted:model", None), ("scripted:model", "bad_response"), ("scripted:model", None), ("scripted:model", down)
     ]  # fmt: skip
-    assert [(one.input_tokens, one.customer_id, one.turn) for one in called[::2]] == [(10, "c-1", 1)] * 2
-    assert [one.model_calls for one in heard if isinstance(one, TurnFinished)] == [3, 1]
+    assert [(item.input_tokens, item.customer_id, item.turn) for item in called[::2]] == [(10, "c-1", 1)] * 2
+    assert [event.model_calls for event in heard if isinstance(event, TurnFinished)] == [3, 1]
     first, second = (span for span in tracing.spans if span.name == "invoke_agent Ann")
     spans = [span for span in tracing.spans if span.name.startswith("chat")]
     assert [span.parent.span_id for span in spans] == [first.context.span_id] * 3 + [second.context.span_id]
@@ -119,7 +119,7 @@ async def test_what_a_model_costs_is_in_the_log_the_metrics_and_the_span(lines: 
     provider, read = {"provider": "scripted:model"}, metrics.registry.get_sample_value
     assert read("handrail_model_cost_total", provider) == 0.5
     assert read("handrail_model_tokens_total", {**provider, "kind": "cached"}) == 1200
-    record: Any = next(one for one in lines.records if one.event == "model_called")  # type: ignore[attr-defined]
+    record: Any = next(item for item in lines.records if item.event == "model_called")  # type: ignore[attr-defined]
     assert (record.cost, record.model) == (0.25, "large")
     spans = [span for span in tracing.spans if span.name.startswith("chat")]
     assert [span.attributes["handrail.model.cost"] for span in spans] == [0.25] * 2

@@ -315,13 +315,13 @@ def test_what_another_process_reports_is_named_with_its_worker_and_its_call(line
         lines.log(events.WorkerEvent(**where, worker="w-1", event=event))
 
     told = lines.of("worker_event")
-    assert [(one.kind, one.levelname) for one in told] == [  # type: ignore[attr-defined]
+    assert [(item.kind, item.levelname) for item in told] == [  # type: ignore[attr-defined]
         ("call_started", "DEBUG"),
         ("progress", "DEBUG"),
         ("call_finished", "INFO"),
     ]
-    assert {(one.worker, one.call_id, one.tool) for one in told} == {("w-1", "c-1", "look")}  # type: ignore[attr-defined]
-    assert "kestrel" not in str([one.__dict__ for one in told])
+    assert {(item.worker, item.call_id, item.tool) for item in told} == {("w-1", "c-1", "look")}  # type: ignore[attr-defined]
+    assert "kestrel" not in str([item.__dict__ for item in told])
 
 
 def test_an_event_that_is_not_known_is_reported_by_its_name_and_its_numbers(lines: Lines) -> None:

@@ -210,5 +210,5 @@ CALLS = st.builds(
 def test_every_call_gets_a_result_under_its_id_in_the_order_of_the_calls(calls: list[core.StandardToolCall]) -> None:
     for facade, group in GROUPS:
         results = facade.wait(group.run_tool_calls(calls, 1))
-        assert results == [facade.wait(group.run_tool_call(one, 1)) for one in calls]
-        assert [result.call_id for result in results] == [one.id for one in calls]
+        assert results == [facade.wait(group.run_tool_call(item, 1)) for item in calls]
+        assert [result.call_id for result in results] == [item.id for item in calls]

@@ -84,8 +84,11 @@ def test_the_programs_pass_the_type_checker(tmp_path: Path) -> None:
 
     answer = json.loads(ran.stdout)
     assert answer["summary"]["filesAnalyzed"] == len(read)
-    found = [(Path(one["file"]).stem, one["message"]) for one in answer["generalDiagnostics"]]
-    assert [one for one in found if not is_about_the_sdk(one[1])] == []
+    found = [
+        (Path(generalDiagnostic["file"]).stem, generalDiagnostic["message"])
+        for generalDiagnostic in answer["generalDiagnostics"]
+    ]
+    assert [item for item in found if not is_about_the_sdk(item[1])] == []
     # Since openai 1.99 a chat call may be one of a custom tool. Two of the programs are older, and do not ask which.
     assert set(Counter(name for name, _ in found)) <= {"standalone_chat_core", "standalone_chat_aio"}
 

@@ -23,10 +23,10 @@ class Played(Struct, kw_only=True):
 
     @property
     def notes(self) -> list[str]:
-        return [one.name for one in self.events if isinstance(one, LogEvent)]
+        return [event.name for event in self.events if isinstance(event, LogEvent)]
 
     def of(self, kind: type[Any] | tuple[type[Any], ...]) -> list[Any]:
-        return [one for one in self.events if isinstance(one, kind)]
+        return [event for event in self.events if isinstance(event, kind)]
 
 
 def play(

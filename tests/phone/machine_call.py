@@ -34,16 +34,16 @@ class Call:
     @property
     def requests(self) -> list[s.Purpose]:
         """What responses were requested for."""
-        return [one.purpose for one in self.of(s.RequestResponse)]
+        return [command.purpose for command in self.of(s.RequestResponse)]
 
     @property
     def notes(self) -> list[str]:
-        return [one.name for one in self.of(s.Note)]
+        return [command.name for command in self.of(s.Note)]
 
     @property
     def asked(self) -> list[str]:
         """The instructions of the read-backs that were requested."""
-        return [one.instructions for one in self.of(s.RequestResponse) if one.purpose == "read_back"]
+        return [command.instructions for command in self.of(s.RequestResponse) if command.purpose == "read_back"]
 
     def want(
         self, token: str = "t1", text: str = READ_BACK, values: tuple[Any, ...] = (50, "Ann"), notice: str = ""

@@ -36,12 +36,12 @@ async def look() -> str:
 
 def outputs(played: Played) -> dict[str, str]:
     sent = played.report.client_events("conversation.item.create", item__type="function_call_output")
-    return {one["item"]["call_id"]: one["item"]["output"] for one in sent}
+    return {message["item"]["call_id"]: message["item"]["output"] for message in sent}
 
 
 def messages(played: Played) -> list[str]:
     sent = played.report.client_events("conversation.item.create", item__type="message")
-    return [one["item"]["content"][0]["text"] for one in sent if one["item"]["role"] == "user"]
+    return [message["item"]["content"][0]["text"] for message in sent if message["item"]["role"] == "user"]
 
 
 def agent_said(played: Played) -> list[str]:
@@ -149,7 +149,7 @@ def running_in_background() -> CallMachine:
 
 
 def sent(commands: list[s.Command]) -> list[str]:
-    return [one.request_id for one in commands if isinstance(one, s.SendOutput | s.SendMessage)]
+    return [command.request_id for command in commands if isinstance(command, s.SendOutput | s.SendMessage)]
 
 
 def test_a_result_that_comes_before_the_first_output_could_be_sent_takes_its_place() -> None:
@@ -160,7 +160,7 @@ def test_a_result_that_comes_before_the_first_output_could_be_sent_takes_its_pla
 
     commands = machine.handle(s.Connected(resumed=True))
 
-    assert [one.output for one in commands if isinstance(one, s.SendOutput)] == ["found"]
+    assert [command.output for command in commands if isinstance(command, s.SendOutput)] == ["found"]
     assert "late_c1" not in sent(commands)
 
 
@@ -171,7 +171,9 @@ def test_what_was_not_seen_in_the_conversation_is_sent_again_over_the_next_conne
     assert sent(machine.handle(s.ToolFinished(call_id="c1", output="found"))) == ["late_c1"]
     machine.handle(s.Disconnected())
 
-    assert [one for one in sent(machine.handle(s.Connected(resumed=True))) if one != "message_2"] == ["late_c1"]
+    assert [message for message in sent(machine.handle(s.Connected(resumed=True))) if message != "message_2"] == [
+        "late_c1"
+    ]
     code = "item_create_duplicate_item_id"
     machine.handle(s.RequestRejected(request_id="late_c1", code=code))
     assert machine.calls.unspoken == ("c1",)
@@ -186,7 +188,7 @@ def test_a_tool_for_the_background_must_let_others_run_beside_it() -> None:
     builder = ToolBuilder()
     builder.register(lambda cfg: BuiltTool(slow, background=2.0))
 
-    [failed] = [one for one in builder.build_tools(acme()).diagnostics if one.status == "failed"]
+    [failed] = [diagnostic for diagnostic in builder.build_tools(acme()).diagnostics if diagnostic.status == "failed"]
 
     assert "must be concurrency_safe" in failed.message
 
@@ -197,7 +199,9 @@ def test_a_late_result_is_data(output: str) -> None:
     machine.handle(s.ToolContinues(call_id="c1", output="still running"))
 
     [message] = [
-        one for one in machine.handle(s.ToolFinished(call_id="c1", output=output)) if isinstance(one, s.SendMessage)
+        command
+        for command in machine.handle(s.ToolFinished(call_id="c1", output=output))
+        if isinstance(command, s.SendMessage)
     ]
 
     assert message.call_id == "c1"

@@ -42,7 +42,7 @@ def test_a_session_that_the_api_refuses_is_turned_away_and_the_log_says_why(stat
 
     assert [request.verb for request in played.report.http] == ["accept", "reject"]
     assert played.report.ended == "rejected"
-    [failed] = [one for one in played.events if getattr(one, "name", "") == "phone_call_failed"]
+    [failed] = [event for event in played.events if getattr(event, "name", "") == "phone_call_failed"]
     assert (failed.severity, str(status) in failed.fields["reason"]) == ("error", True)
 
 

@@ -81,7 +81,7 @@ def test_an_excluded_tool_cannot_be_called_either() -> None:
 def test_a_caller_can_be_rejected_before_anybody_answers() -> None:
     played = play(HELLO, tenants=[acme(greeting="Hello.")], prepare=lambda call: Reject(603), check=False)
 
-    assert [(one.verb, one.body) for one in played.report.http] == [("reject", {"status_code": 603})]
+    assert [(request.verb, request.body) for request in played.report.http] == [("reject", {"status_code": 603})]
     assert "phone_call_rejected" in played.notes
     with pytest.raises(ConfigError, match="got 200"):
         Reject(200)
@@ -101,15 +101,17 @@ def fail(call: IncomingCall) -> CallSetup:
 def test_a_preparation_that_fails_or_hangs_is_what_the_tenant_says(prepare: Any, how: str) -> None:
     played = play(HELLO, tenants=[acme(greeting="Hello.", on_prepare_failure=how)], prepare=prepare, check=False)
 
-    verbs = [one.verb for one in played.report.http]
+    verbs = [request.verb for request in played.report.http]
     assert verbs[0] == how
-    [note] = [one for one in played.of(LogEvent) if one.name == "phone_call_unprepared"]
+    [note] = [event for event in played.of(LogEvent) if event.name == "phone_call_unprepared"]
     assert note.severity == "error"
     # The tenant is known from the first webhook on, and no tool call has to name it.
     nameless = [
-        one for one in played.events if (one.tenant_id, one.sip_call_id) != ("acme-corp", "sip-rtc_1@carrier.example")
+        event
+        for event in played.events
+        if (event.tenant_id, event.sip_call_id) != ("acme-corp", "sip-rtc_1@carrier.example")
     ]
-    assert [getattr(one, "name", "") for one in nameless] == ["webhook_incoming"]
+    assert [getattr(item, "name", "") for item in nameless] == ["webhook_incoming"]
 
 
 def test_the_dialled_number_is_read_from_the_header_that_the_carrier_uses() -> None:
@@ -208,10 +210,10 @@ def test_keys_that_nobody_collects_reach_the_program_or_the_model() -> None:
 
 def test_typing_is_no_silence() -> None:
     call = Call(idle_timeout=30.0)
-    before = len([one for one in call.of(s.StartTimer) if one.name == "idle"])
+    before = len([command for command in call.of(s.StartTimer) if command.name == "idle"])
     call.feed(s.KeyPressed(key="1"))
 
-    assert len([one for one in call.of(s.StartTimer) if one.name == "idle"]) == before + 1
+    assert len([command for command in call.of(s.StartTimer) if command.name == "idle"]) == before + 1
 
 
 @pytest.mark.parametrize(

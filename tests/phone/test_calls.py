@@ -43,7 +43,7 @@ def agent_said(played: Any) -> list[str]:
 
 def outputs(played: Any) -> dict[str, Any]:
     sent = played.report.client_events("conversation.item.create", item__type="function_call_output")
-    return {one["item"]["call_id"]: one["item"]["output"] for one in sent}
+    return {message["item"]["call_id"]: message["item"]["output"] for message in sent}
 
 
 @pytest.mark.proves("PH-01", "PH-03")
@@ -61,11 +61,11 @@ def test_a_transfer_without_confirmation() -> None:
     assert session["instructions"].startswith("Sois bref.\n\nDate et heure actuelles : ")
     assert [tool["name"] for tool in session["tools"]] == ["request_transfer"]
     assert session["tool_choice"] == "auto"
-    [refers] = [one for one in played.report.http if one.verb == "refer"]
+    [refers] = [request for request in played.report.http if request.verb == "refer"]
     assert refers.body == {"target_uri": "sip:sales@acme.example"}
     assert agent_said(played) == [GREETING, HANDOFF]
     assert {"ws_tool_call_received", "request_transfer_refer_call_succeeded"} <= set(played.notes)
-    assert all(one.sip_call_id == "sip-rtc_1@carrier.example" for one in played.events)
+    assert all(event.sip_call_id == "sip-rtc_1@carrier.example" for event in played.events)
     [ended] = played.of(PhoneCallEnded)
     assert (ended.reason, ended.tool_calls, ended.unanswered, ended.never_spoken) == ("transferred", 1, 0, 0)
     assert ended.usage["total_tokens"] > 300
@@ -111,7 +111,7 @@ def test_a_confirmed_transfer(transcription: str | None) -> None:
     read_back = played.report.client_events("response.create")[1]["response"]
     assert read_back["tool_choice"] == "none"
     assert "Transférer l'appel vers Service Commercial" in read_back["instructions"]
-    [decided] = [one for one in played.of(CallFinished) if one.call.wire_id == "c2"]
+    [decided] = [event for event in played.of(CallFinished) if event.call.wire_id == "c2"]
     assert decided.decision.source == "tenant:acme-corp"
 
 
@@ -247,7 +247,7 @@ def test_a_transfer_that_was_not_taken_can_be_asked_for_again() -> None:
         tenants=[french()],
     )
 
-    assert [one.result.ok for one in played.of(CallFinished)] == [False, True]
+    assert [event.result.ok for event in played.of(CallFinished)] == [False, True]
     assert "tool_result_after_call_end" not in played.notes
 
 
@@ -314,7 +314,7 @@ def test_parallel_calls_get_their_own_outputs_and_one_response() -> None:
     assert outputs(played) == {"c_b": "B", "c_c": "C", "c_a": "A"}
     assert list(outputs(played)) == ["c_b", "c_c", "c_a"]
     assert sorted(started) == ["a", "b", "c"]
-    assert {one.call_id for one in played.of(ResultSpoken)} == {"resp_2/c_a", "resp_2/c_b", "resp_2/c_c"}
+    assert {event.call_id for event in played.of(ResultSpoken)} == {"resp_2/c_a", "resp_2/c_b", "resp_2/c_c"}
 
 
 @pytest.mark.proves("PH-73", "PH-D3", "PH-D4")
@@ -481,7 +481,7 @@ def test_a_hang_up_cancels_reads_finishes_writes_and_sends_nothing_more() -> Non
 
     assert played.report.failures == ()
     assert ended == ["read", "write"]
-    results = {one.call.wire_id: one.result for one in played.of(CallFinished)}
+    results = {event.call.wire_id: event.result for event in played.of(CallFinished)}
     assert results["c1"].error.code == "cancelled"
     assert results["c2"].output == "written"
     assert played.of(PhoneCallEnded)[0].cut_off == 2
@@ -565,7 +565,7 @@ def test_events_that_arrive_twice_run_nothing_twice(copies: int) -> None:
     )
 
     assert ran == ["tea"]
-    assert [one.reason for one in played.of(CallIgnored)][:1] in (["already_pending"], ["already_executed"])
+    assert [event.reason for event in played.of(CallIgnored)][:1] in (["already_pending"], ["already_executed"])
 
 
 def test_garbage_and_unknown_events_change_nothing() -> None:
@@ -817,7 +817,7 @@ def test_a_person_speaks_through_the_agent_and_hands_the_call_back() -> None:
         "This is Ann. Your parcel arrives tomorrow.",
         "Here I am again.",
     ]
-    said = [one["response"] for one in played.report.client_events("response.create")]
+    said = [event["response"] for event in played.report.client_events("response.create")]
     assert "Your parcel arrives tomorrow." in said[1]["instructions"]
     assert said[1]["tool_choice"] == "none"
     assert len(said) == 3  # The greeting, the person's words, and one reply to all that the agent missed.
@@ -832,12 +832,12 @@ def test_a_response_that_begins_after_the_call_was_handed_off_is_stopped_and_its
         call = ToolCall(id=call_id, name="t", arguments_json="{}", response_id=response_id)
         commands = machine.handle(s.ToolCalled(call=call))
         if call_id == "c1":
-            assert [one.call.id for one in commands if isinstance(one, s.RunTool)] == ["c1"]
+            assert [command.call.id for command in commands if isinstance(command, s.RunTool)] == ["c1"]
             machine.handle(s.ResponseFinished(response_id=response_id, status="completed"))
             machine.handle(s.ToolFinished(call_id="c1", output="x", hands_off=True))
 
-    assert not [one for one in commands if isinstance(one, s.RunTool)]
-    [output] = [one for one in commands if isinstance(one, s.SendOutput)]
+    assert not [command for command in commands if isinstance(command, s.RunTool)]
+    [output] = [command for command in commands if isinstance(command, s.SendOutput)]
     assert json.loads(output.output)["error"] == "cancelled"
     for _ in range(10):  # What was stopped is no failed attempt to speak: it is spoken once the call is handed back.
         machine.handle(s.ResponseStarted(response_id="r3"))
@@ -889,7 +889,7 @@ def test_a_result_whose_call_is_gone_is_reported_as_data_and_never_as_an_instruc
 
     commands = machine.handle(s.RequestRejected(request_id="output_c1", code="invalid_value"))
 
-    [event] = [adapter.write(one) for one in commands if isinstance(one, s.SendMessage)]
+    [event] = [adapter.write(command) for command in commands if isinstance(command, s.SendMessage)]
     assert event is not None
     assert event["item"]["role"] == "user"
     text = event["item"]["content"][0]["text"]
@@ -925,9 +925,9 @@ def test_while_a_tool_takes_long_the_caller_hears_the_tenants_words_for_it() -> 
         tools=[slow],
     )
 
-    asked = [one["response"]["instructions"] for one in played.report.client_events("response.create")[1:3]]
-    assert all("Je regarde dans l'agenda." in one for one in asked)
-    assert all("Tu es Léa" in one for one in asked)  # The agent stays who it is.
+    asked = [event["response"]["instructions"] for event in played.report.client_events("response.create")[1:3]]
+    assert all("Je regarde dans l'agenda." in call for call in asked)
+    assert all("Tu es Léa" in call for call in asked)  # The agent stays who it is.
 
 
 @pytest.mark.parametrize(("on_drain", "ended"), [(None, "agent"), ("support", "transferred")])
@@ -959,7 +959,7 @@ def test_drain_lets_the_agent_finish_its_sentence_then_says_goodbye_or_transfers
 
     assert report.ended == ended
     assert [line.text for line in report.transcript if line.speaker == "agent"] == [GREETING, sentence, "Au revoir."]
-    [told] = [one for one in heard if isinstance(one, PhoneCallEnded)]
+    [told] = [event for event in heard if isinstance(event, PhoneCallEnded)]
     assert told.reason == ended
 
 

@@ -65,7 +65,7 @@ def play_shop(ran: list[str], cassette: Cassette | None = None, **options: Any) 
 
 def outputs(played: Played) -> dict[str, str]:
     sent = played.report.client_events("conversation.item.create", item__type="function_call_output")
-    return {one["item"]["call_id"]: one["item"]["output"] for one in sent}
+    return {message["item"]["call_id"]: message["item"]["output"] for message in sent}
 
 
 def test_a_call_is_replayed_from_a_cassette_without_running_its_tools(tmp_path: Path) -> None:
@@ -81,7 +81,7 @@ def test_a_call_is_replayed_from_a_cassette_without_running_its_tools(tmp_path: 
     assert len(ran) == 3  # Nothing ran again; the transfer, which steers the call, did.
     assert outputs(replayed) == {**outputs(recorded), "c1": outputs(replayed)["c1"]}
     assert json.loads(outputs(replayed)["c1"])["shop"] == "acme-corp"
-    assert [one.verb for one in replayed.report.http if one.verb == "refer"] == ["refer"]
+    assert [request.verb for request in replayed.report.http if request.verb == "refer"] == ["refer"]
 
 
 def test_a_call_that_was_not_recorded_fails_the_test_although_the_phone_call_continues(tmp_path: Path) -> None:

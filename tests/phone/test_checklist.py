@@ -19,7 +19,7 @@ CALL = ToolCall(id="c1", name="look", arguments_json="{}", response_id="r1", ite
 
 def outputs(played: Any) -> dict[str, str]:
     sent = played.report.client_events("conversation.item.create", item__type="function_call_output")
-    return {one["item"]["call_id"]: one["item"]["output"] for one in sent}
+    return {message["item"]["call_id"]: message["item"]["output"] for message in sent}
 
 
 def connected(options: MachineOptions | None = None) -> CallMachine:
@@ -36,7 +36,7 @@ def answered(machine: CallMachine) -> None:
 
 
 def requests(commands: list[s.Command]) -> list[str]:
-    return [one.request_id for one in commands if isinstance(one, s.RequestResponse)]
+    return [command.request_id for command in commands if isinstance(command, s.RequestResponse)]
 
 
 def test_a_response_that_the_provider_starts_counts_for_the_results_that_it_knows() -> None:
@@ -62,7 +62,7 @@ def test_a_request_that_collides_with_another_response_is_no_error_and_its_resul
     code = "conversation_already_has_active_response"
     commands = machine.handle(s.RequestRejected(request_id=request_id, code=code))
 
-    assert not [one for one in commands if isinstance(one, s.Note)]
+    assert not [command for command in commands if isinstance(command, s.Note)]
     assert machine.calls.unspoken == ("c1",)
     [again] = requests(machine.handle(s.TimerFired(name="blocked")))
     assert again != request_id
@@ -99,7 +99,7 @@ def test_more_tool_calls_than_a_phone_call_may_make_get_results_and_do_not_run()
     )
 
     assert len(ran) == 2
-    codes = [json.loads(one)["error"] if one.startswith("{") else one for one in outputs(played).values()]
+    codes = [json.loads(output)["error"] if output.startswith("{") else output for output in outputs(played).values()]
     assert sorted(codes) == ["rate_limited", "rate_limited", "seen", "seen"]
     assert played.notes.count("tool_calls_exhausted") == 2
 
@@ -117,8 +117,8 @@ async def test_one_id_with_other_arguments_is_a_fault_of_the_protocol_and_no_sec
     session.end("caller")
     await running
 
-    assert [len(one) for one in transport.outputs.values()] == [1, 1]
-    names = [getattr(one, "name", "") for one in noted]
+    assert [len(output) for output in transport.outputs.values()] == [1, 1]
+    names = [getattr(item, "name", "") for item in noted]
     assert names.count("tool_invocation_conflicting_arguments") == 1
     # Of a tool that does not exist, the model learns which do.
     assert "request_transfer" in json.loads(transport.outputs["c2"][0])["message"]
@@ -162,10 +162,10 @@ def test_a_filler_comes_a_few_times_at_most_and_never_over_anybody() -> None:
     heard: list[str] = []
 
     def say_filler(response_id: str) -> None:
-        for one in machine.handle(s.TimerFired(name="filler")):
-            if isinstance(one, s.RequestResponse):
-                heard.append(one.purpose)
-                machine.handle(s.ResponseStarted(response_id=response_id, request_id=one.request_id))
+        for command in machine.handle(s.TimerFired(name="filler")):
+            if isinstance(command, s.RequestResponse):
+                heard.append(command.purpose)
+                machine.handle(s.ResponseStarted(response_id=response_id, request_id=command.request_id))
                 machine.handle(s.ResponseFinished(response_id=response_id, status="completed"))
 
     machine.handle(s.CallerStarted(item_id="u1"))

@@ -69,7 +69,7 @@ def test_everything_that_the_caller_said_since_the_read_back_counts() -> None:
     call.feed(s.CallerTranscribed(item_id=first, transcript="No, stop!"))
 
     assert call.state() == "no"
-    assert [one.token for one in call.of(s.RefuseApproval)] == ["t1"]
+    assert [command.token for command in call.of(s.RefuseApproval)] == ["t1"]
 
 
 def test_a_yes_beside_words_that_nobody_understood_is_no_yes() -> None:
@@ -136,7 +136,7 @@ def test_two_calls_are_read_back_one_after_the_other_each_with_its_own_answer() 
 
     assert len(call.asked) == 2
     assert (call.state("t1"), call.state("t2")) == ("yes", "no")
-    assert [one.token for one in call.of(s.RefuseApproval)] == ["t2"]
+    assert [command.token for command in call.of(s.RefuseApproval)] == ["t2"]
 
 
 def test_a_refusal_before_the_read_back_was_heard_withdraws_the_question() -> None:
@@ -147,7 +147,7 @@ def test_a_refusal_before_the_read_back_was_heard_withdraws_the_question() -> No
     call.feed(s.CallerStopped(item_id="i1"), s.CallerTranscribed(item_id="i1", transcript="No, stop!"))
     call.feed(s.ResponseStarted(response_id="ok"), s.ResponseFinished(response_id="ok", status="completed"))
 
-    assert [one.token for one in call.of(s.RefuseApproval)] == ["t1"]
+    assert [command.token for command in call.of(s.RefuseApproval)] == ["t1"]
     assert len(call.asked) == 1
 
 
@@ -270,7 +270,7 @@ def test_a_payment_that_is_wanted_twice_is_read_back_as_done() -> None:
     )
 
     asked = [event["response"].get("instructions", "") for event in played.report.client_events("response.create")]
-    assert [DONE in one for one in asked if "pay: amount: 50" in one] == [False, True]
+    assert [DONE in call for call in asked if "pay: amount: 50" in call] == [False, True]
     assert paid == [50, 50]
 
 

@@ -14,12 +14,12 @@ def want_end(call: Call, request_id: str = "h1") -> None:
 def test_a_tool_cannot_hang_up_before_the_caller_has_spoken() -> None:
     call = Call()
     want_end(call)
-    assert [one.outcome for one in call.of(s.FinishHangUp)] == ["too_early"]
+    assert [command.outcome for command in call.of(s.FinishHangUp)] == ["too_early"]
     call.hear("Hello?")
     want_end(call, "h2")
 
     assert call.requests[-1] == "goodbye"
-    assert [one.outcome for one in call.of(s.FinishHangUp)] == ["too_early"]  # The second one is under way.
+    assert [command.outcome for command in call.of(s.FinishHangUp)] == ["too_early"]  # The second one is under way.
 
 
 def ask_during_reply(call: Call) -> str:
@@ -47,7 +47,7 @@ def test_whether_the_agent_may_hang_up_is_decided_by_how_its_reply_ends(
     want_end(call, "h2")
     call.feed(s.ResponseFinished(response_id="answer", status=status, request_id=request, has_speech=has_speech))
 
-    outcomes = {one.request_id: one.outcome for one in call.of(s.FinishHangUp)}
+    outcomes = {command.request_id: command.outcome for command in call.of(s.FinishHangUp)}
     assert outcomes == {"h2": "failed"} | ({} if is_told else {"h1": "results_pending"})
     assert ("goodbye" in call.requests) is is_told
 
@@ -68,7 +68,7 @@ def test_a_hang_up_that_waits_for_a_reply_is_answered_when_something_else_happen
     ask_during_reply(call)
     call.feed(signal)
 
-    assert [(one.request_id, one.outcome) for one in call.of(s.FinishHangUp)] == [("h1", outcome)]
+    assert [(command.request_id, command.outcome) for command in call.of(s.FinishHangUp)] == [("h1", outcome)]
     assert "goodbye" not in call.requests
 
 
@@ -85,7 +85,7 @@ def test_the_agent_does_not_hang_up_while_a_tool_runs_in_the_background() -> Non
     call.speak("I have found it.")
     assert "goodbye" not in call.requests[:-1]
 
-    outcomes = {one.request_id: one.outcome for one in call.of(s.FinishHangUp)}
+    outcomes = {command.request_id: command.outcome for command in call.of(s.FinishHangUp)}
     assert outcomes == {"h1": "results_pending"}
     assert call.requests[-1] == "goodbye"  # h2 was asked for while it was told.
 
@@ -102,7 +102,7 @@ def test_whoever_wants_to_hang_up_is_told_once(after: str) -> None:
         call.feed(s.TimerFired(name="hang_up"))
     call.feed(s.Ended(reason="caller"))
 
-    assert [one.outcome for one in call.of(s.FinishHangUp)] == ["ended"]
+    assert [command.outcome for command in call.of(s.FinishHangUp)] == ["ended"]
     assert len(call.of(s.HangUp)) == 1
     assert call.machine.ended == "agent"
 

@@ -88,9 +88,9 @@ def test_a_scenario_with_a_fault(scenario: str, fault: str) -> None:
     assert report.duplicate_outputs == ()
     assert report.never_voiced == ()
     assert len(ran) == len(set(ran))
-    assert sum(one.verb == "refer" for one in report.http) <= 1
+    assert sum(request.verb == "refer" for request in report.http) <= 1
     if "closed" not in fault:  # Who begins to speak while there is no connection is not heard.
-        assert not [one for one in report.timeline if one.type == "response.create" and one.caller_speaking]
+        assert not [item for item in report.timeline if item.type == "response.create" and item.caller_speaking]
     if scenario == "transfer":
         assert report.ended == "transferred"
     if scenario in ("parallel", "interruption"):

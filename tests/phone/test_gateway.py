@@ -27,9 +27,9 @@ def test_two_tenants_are_told_apart_by_the_number_that_was_dialled() -> None:
 
     played = [play({**HELLO, "call": {"to": number}}, tenants=tenants) for number in ("+33100000000", "+33200000000")]
 
-    sessions = [next(one.data["body"] for one in each.report.timeline if one.type == "accept") for each in played]
-    assert [[tool["name"] for tool in one.get("tools", [])] for one in sessions] == [["request_transfer"], []]
-    assert [one["tool_choice"] for one in sessions] == ["auto", "none"]
+    sessions = [next(item.data["body"] for item in each.report.timeline if item.type == "accept") for each in played]
+    assert [[tool["name"] for tool in session.get("tools", [])] for session in sessions] == [["request_transfer"], []]
+    assert [session["tool_choice"] for session in sessions] == ["auto", "none"]
     assert sessions[1]["instructions"].startswith("Be kind.\n\nThe date and time now: ")
     assert [each.of(PhoneCallEnded)[0].tenant_id for each in played] == ["acme-corp", "other"]
 
@@ -46,7 +46,7 @@ def test_two_tenants_are_told_apart_by_the_number_that_was_dialled() -> None:
 def test_a_call_that_is_for_nobody_is_turned_away(script: Any, tenants: list[TenantConfig], status: int) -> None:
     played = play({**HELLO, **script}, tenants=tenants, check=False)
 
-    assert [(one.verb, one.body) for one in played.report.http] == [("reject", {"status_code": status})]
+    assert [(request.verb, request.body) for request in played.report.http] == [("reject", {"status_code": status})]
     assert played.report.ended == "rejected"
     assert "phone_call_rejected" in played.notes
 
@@ -84,8 +84,10 @@ def test_more_calls_than_there_is_room_for_are_busy(per_tenant: bool) -> None:
 
     reports = in_gateway(main, tenants=[cfg], **({} if per_tenant else {"max_calls": 2}))
 
-    first = [[(one.verb, (one.body or {}).get("status_code")) for one in report.http][:1] for report in reports]
-    assert sorted(str(one) for one in first[:4]) == sorted(
+    first = [
+        [(request.verb, (request.body or {}).get("status_code")) for request in report.http][:1] for report in reports
+    ]
+    assert sorted(str(item) for item in first[:4]) == sorted(
         ["[('accept', None)]", "[('accept', None)]", "[('reject', 486)]", "[('reject', 486)]"]
     )
     assert first[4] == [("accept", None)]
@@ -99,11 +101,11 @@ def test_a_webhook_that_comes_more_than_once_makes_one_call(webhook: Any) -> Non
         simulator: PhoneSimulator, gateway: PhoneGateway, heard: list[Event]
     ) -> tuple[CallReport, list[int]]:
         report = await simulator.play(to_other(webhook=webhook), gateway.handle_webhook)
-        return report, [one.status for one in simulator.webhooks]
+        return report, [item.status for item in simulator.webhooks]
 
     report, statuses = in_gateway(main)
 
-    assert [one.verb for one in report.http] == ["accept"]
+    assert [request.verb for request in report.http] == ["accept"]
     assert set(statuses) == {200}
     report.check()
 
@@ -154,7 +156,7 @@ def test_a_change_of_a_tenant_applies_to_the_next_call_and_never_to_one_under_wa
         await simulator.wait(second.id)
         directory.put(TenantConfig.model_validate({**OTHER.model_dump(), "enabled": False}))
         third = await simulator.play(script, gateway.handle_webhook)
-        return [one.verb for one in third.http]
+        return [request.verb for request in third.http]
 
     assert in_gateway(main, directory=directory, tools=builder) == ["reject"]
     assert sorted(seen) == ["Changed.", "Hi."]
@@ -188,9 +190,11 @@ def test_draining_takes_no_more_calls_and_settles_what_runs() -> None:
         await draining
         assert gateway.calls == {}
         report = simulator.report(call.id)
-        assert [one.verb for one in report.http] == ["accept", "hangup"]
+        assert [request.verb for request in report.http] == ["accept", "hangup"]
         assert "Goodbye." in json.dumps(report.client_events("response.create")[-1])  # Before they are hung up on.
-        return [one.verb for one in refused.http], [one for one in heard if isinstance(one, PhoneCallEnded)]
+        return [request.verb for request in refused.http], [
+            event for event in heard if isinstance(event, PhoneCallEnded)
+        ]
 
     verbs, [told] = in_gateway(main, tenants=[cfg], tools=builder)
 
@@ -246,9 +250,9 @@ def test_a_call_that_cannot_be_set_up_is_turned_away_and_costs_no_other(broken: 
     http = [{"verb": "accept", "status": 500, "times": 3}] if broken == "accept" else []
     played = play({**HELLO, "http": http}, context=fail if broken == "context" else None, check=False)
 
-    verbs = [one.verb for one in played.report.http]
+    verbs = [request.verb for request in played.report.http]
     assert verbs == (["reject"] if broken == "context" else ["accept", "accept", "accept", "reject"])
-    [failed] = [one for one in played.of(LogEvent) if one.name == "phone_call_failed"]
+    [failed] = [event for event in played.of(LogEvent) if event.name == "phone_call_failed"]
     assert failed.severity == "error"
     assert failed.fields["reason"] == ("RuntimeError" if broken == "context" else "the provider answered 500")
 
@@ -256,7 +260,7 @@ def test_a_call_that_cannot_be_set_up_is_turned_away_and_costs_no_other(broken: 
 def test_an_accept_without_an_answer_is_repeated() -> None:
     played = play({**HELLO, "http": [{"verb": "accept", "drop": "after"}]}, tenants=[acme(greeting="Hello.")])
 
-    assert [one.verb for one in played.report.http] == ["accept", "accept"]
+    assert [request.verb for request in played.report.http] == ["accept", "accept"]
     assert played.report.ended == "caller"
 
 
@@ -295,7 +299,7 @@ def test_a_recording_holds_everything_but_secrets_and_can_be_played_again(tmp_pa
     assert lines[0]["call"]["sip_call_id"] == "sip-rtc_1@carrier.example"
     assert "acme.example" not in text
     received = [line["received"] for line in lines if "received" in line]
-    assert [one["event"] for one in received if one["type"] == "input_audio_buffer.dtmf_event_received"] == ["*"] * 4
+    assert [item["event"] for item in received if item["type"] == "input_audio_buffer.dtmf_event_received"] == ["*"] * 4
     sent = [entry for entry in played.report.timeline if entry.source == "client"]
     again = replay(path)
     assert len(again.recorded) == len(sent)
@@ -322,7 +326,9 @@ def test_the_tools_of_a_tenant_may_live_elsewhere_and_a_source_that_fails_costs_
     session = next(entry.data["body"] for entry in played.report.timeline if entry.type == "accept")
     assert [tool["name"] for tool in session["tools"]] == ["request_transfer", "countStock"]
     opened = {
-        one.fields["source"]: one.fields["state"] for one in played.of(LogEvent) if one.name == "tool_source_opened"
+        event.fields["source"]: event.fields["state"]
+        for event in played.of(LogEvent)
+        if event.name == "tool_source_opened"
     }
     assert opened == {"shop": "connected", "gone": "failed"}
 
@@ -368,7 +374,7 @@ def test_a_misspelt_rule_of_a_tenant_is_told_at_the_start_and_its_call_is_taken_
 
     assert not paid
     assert [event.result.error.code for event in played.of(CallFinished)] == ["permission_denied"]
-    [note] = [one for one in played.of(LogEvent) if one.name == "tenant_invalid"]
+    [note] = [item for item in played.of(LogEvent) if item.name == "tenant_invalid"]
     assert (note.tenant_id, note.severity) == ("acme-corp", "error")
     assert "'payy'" in note.fields["reason"]
 

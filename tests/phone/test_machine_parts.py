@@ -220,26 +220,26 @@ def test_the_same_is_said_once_and_a_read_back_replaces_the_one_of_its_approval(
     speeches.add("read_back", "other", token="t2", covers=("c2",))
     speeches.add("read_back", "new", token="t1", covers=("c3",))
 
-    assert [one.instructions for one in speeches.waiting] == ["say filler", "say goodbye", "other", "new"]
+    assert [item.instructions for item in speeches.waiting] == ["say filler", "say goodbye", "other", "new"]
     assert speeches.list_read_backs() == ["t2", "t1"]
     assert speeches.read_backs == {"c2", "c3"}
     speeches.drop_read_back("t2")
     assert speeches.list_read_backs() == ["t1"]
     speeches.drop("filler")
     speeches.drop(None)
-    assert [one.purpose for one in speeches.waiting] == ["goodbye", "read_back"]
+    assert [item.purpose for item in speeches.waiting] == ["goodbye", "read_back"]
 
 
 def test_what_was_meant_for_silence_is_not_said_to_a_caller_who_speaks() -> None:
     speeches = with_speeches("filler", "greeting", "goodbye")
     speeches.drop_for_caller()
 
-    assert [one.purpose for one in speeches.waiting] == ["goodbye"]
+    assert [item.purpose for item in speeches.waiting] == ["goodbye"]
     assert speeches.say_again(Speech("greeting"), is_caller_speaking=True)
-    assert [one.purpose for one in speeches.waiting] == ["goodbye"]
+    assert [item.purpose for item in speeches.waiting] == ["goodbye"]
     assert speeches.say_again(Speech("greeting"), is_caller_speaking=False)
     assert speeches.say_again(Speech("apology"), is_caller_speaking=True)
-    assert [one.purpose for one in speeches.waiting] == ["apology", "greeting", "goodbye"]
+    assert [item.purpose for item in speeches.waiting] == ["apology", "greeting", "goodbye"]
 
 
 def test_something_is_said_again_so_often_and_not_more() -> None:
@@ -279,7 +279,7 @@ def test_what_was_generated_to_its_end_was_heard_and_what_was_not_is_still_being
     speeches.begin("r2", Speech("operator"))
     speeches.start_playing("r1")
 
-    assert [one.purpose for one in speeches.take_complete()] == ["apology"]
+    assert [item.purpose for item in speeches.take_complete()] == ["apology"]
     assert not speeches.is_playing
     assert (speeches.get("r1"), speeches.is_quiet) == (None, False)
     assert speeches.get("r2") is not None
@@ -292,7 +292,7 @@ def test_without_a_connection_only_what_ends_the_call_or_a_person_said_is_said_a
     speeches.start_playing("r1")
     speeches.add_audio("r1", 3.0)
 
-    assert [one.purpose for one in speeches.take_unheard()] == ["operator", "goodbye"]
+    assert [item.purpose for item in speeches.take_unheard()] == ["operator", "goodbye"]
     assert (speeches.is_playing, speeches.unplayed_seconds, speeches.is_quiet) == (False, 0, True)
 
 
@@ -312,7 +312,7 @@ def test_a_filler_is_said_so_often_in_its_own_words_and_again_after_the_caller_s
     filler.say(is_quiet=True, tools=["look", "pay"], default="Working.")
     filler.say(is_quiet=True, tools=["look"], default="Working.")
     filler.say(is_quiet=True, tools=["other"], default="Nothing.")
-    assert [one.instructions for one in speeches.waiting] == ["I am paying.", "Working."]
+    assert [item.instructions for item in speeches.waiting] == ["I am paying.", "Working."]
     assert done.take() == ["start filler 6"]
     filler.reset()
     filler.wait()
@@ -723,7 +723,9 @@ def test_a_call_that_is_still_here_was_not_transferred(
     assert ending.expire_transfer() is tells
     found = done.take()
     assert ("note call_transfer_not_taken warning" in found) is (state == "taken")
-    assert [one for one in found if one.startswith("Finish")] == ([f"FinishTransfer q1 {outcome}"] if outcome else [])
+    assert [item for item in found if item.startswith("Finish")] == (
+        [f"FinishTransfer q1 {outcome}"] if outcome else []
+    )
     assert ending.is_under_way is (outcome is None)
 
 
@@ -749,7 +751,7 @@ def test_a_hang_up_has_a_goodbye_and_ends_the_call_once() -> None:
     assert (ending.is_under_way, ending.is_closing, ending.closing_call, said) == (True, False, "c1", ["goodbye"])
     ending.close()
     ending.close()
-    assert [one.rpartition(" ")[0] for one in done.take()] == ["FinishHangUp q2", "start hang_up"]
+    assert [item.rpartition(" ")[0] for item in done.take()] == ["FinishHangUp q2", "start hang_up"]
     ending.hang_up()
     ending.hang_up()
     assert done.take() == ["stop hang_up", "HangUp"]
@@ -760,7 +762,7 @@ def test_without_a_goodbye_it_is_closed_at_once() -> None:
     ending.request_hang_up(a_hang_up(None, ""), **NOTHING_AGAINST)
 
     assert (ending.is_closing, said) == (True, [])
-    assert [one.split()[0] for one in done.take()] == ["start"]
+    assert [item.split()[0] for item in done.take()] == ["start"]
 
 
 @pytest.mark.parametrize(

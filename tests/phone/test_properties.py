@@ -83,7 +83,7 @@ def drives(draw: st.DrawFn, *, faults: bool = False) -> Drive:
 
 
 def sent_outputs(drive: Drive) -> Counter[str]:
-    return Counter(one.call_id for one in drive.commands if isinstance(one, s.SendOutput))
+    return Counter(command.call_id for command in drive.commands if isinstance(command, s.SendOutput))
 
 
 @SETTINGS
@@ -94,9 +94,9 @@ def test_every_call_gets_one_output_and_is_spoken_about_and_there_are_never_two_
 
     caller = drive.call.script.model_dump()["caller"]
     # Of several calls that were all made while there was no connection, only the last one can be found.
-    missed = set(report.unanswered) - set(drive.runs) if any("drop" in one for one in caller) else set[str]()
+    missed = set(report.unanswered) - set(drive.runs) if any("drop" in text for text in caller) else set[str]()
     assert set(report.unanswered) == missed
-    if not any("hangup" in one for one in caller):  # Who hangs up does not wait for what is left to say.
+    if not any("hangup" in text for text in caller):  # Who hangs up does not wait for what is left to say.
         assert report.never_voiced == ()
     assert report.duplicate_outputs == ()
     assert report.unknown_outputs == ()
@@ -104,16 +104,16 @@ def test_every_call_gets_one_output_and_is_spoken_about_and_there_are_never_two_
     assert all(count == 1 for count in drive.runs.values())
     assert drive.after_the_end == []
     assert drive.machine.calls.never_spoken == []
-    deleted = [one for one in drive.commands if isinstance(one, s.DeleteItem)]
+    deleted = [command for command in drive.commands if isinstance(command, s.DeleteItem)]
     assert len(set(deleted)) == len(deleted)
-    assert not [one for one in report.errors if "does not exist" in one.message and deleted]
-    if report.ended == "caller" and not any("hangup" in one or "drop" in one for one in caller):
-        late = {one.call_id for one in drive.commands if isinstance(one, s.SendMessage) and one.call_id}
+    assert not [error for error in report.errors if "does not exist" in error.message and deleted]
+    if report.ended == "caller" and not any("hangup" in text or "drop" in text for text in caller):
+        late = {command.call_id for command in drive.commands if isinstance(command, s.SendMessage) and command.call_id}
         assert not late & set(drive.machine.calls.unspoken)
-    if not any("drop" in one for one in caller):  # Who begins to speak while there is no connection is not heard,
-        begun = {one.at for one in report.timeline if one.type == "speech.started"}  # nor who does in this moment.
-        created = [one for one in report.timeline if one.type == "response.create" and one.caller_speaking]
-        assert [one for one in created if one.at not in begun] == []
+    if not any("drop" in text for text in caller):  # Who begins to speak while there is no connection is not heard,
+        begun = {item.at for item in report.timeline if item.type == "speech.started"}  # nor who does in this moment.
+        created = [item for item in report.timeline if item.type == "response.create" and item.caller_speaking]
+        assert [item for item in created if item.at not in begun] == []
         assert report.created_while_active == 0
 
 
@@ -234,7 +234,7 @@ def test_events_in_any_order_break_no_promise(events: list[s.Signal], end: int) 
             case _:
                 pass
         commands = machine.handle(event)
-        requests = [one for one in commands if isinstance(one, s.RequestResponse)]
+        requests = [item for item in commands if isinstance(item, s.RequestResponse)]
         for command in commands:
             if is_over:
                 assert isinstance(command, s.Note | s.FinishTransfer | s.FinishHangUp)
@@ -247,11 +247,11 @@ def test_events_in_any_order_break_no_promise(events: list[s.Signal], end: int) 
                 assert is_connected
             refers += isinstance(command, s.TransferCall)
         if machine.is_handed_off:
-            assert all(one.purpose in ("operator", "announcement", "goodbye") for one in requests)
+            assert all(request.purpose in ("operator", "announcement", "goodbye") for request in requests)
         assert len(requests) <= 1
         assert not (requests and (is_speaking or machine.active is not None))
         assert all(count == 1 for count in ran.values())
         assert all(count == 1 for count in sent_since_connected.values())
         is_over = is_over or number >= min(end, len(events))
     assert set(ran) <= called
-    assert refers <= sum(isinstance(one, s.TransferRequested) for one in events)
+    assert refers <= sum(isinstance(item, s.TransferRequested) for item in events)

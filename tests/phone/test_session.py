@@ -22,7 +22,7 @@ FREE = acme(features={"refer": refer(require_confirmation=False, handoff_phrase=
 
 class Heard(list[Event]):
     def notes(self, name: str) -> list[LogEvent]:
-        return [one for one in self if isinstance(one, LogEvent) and one.name == name]
+        return [item for item in self if isinstance(item, LogEvent) and item.name == name]
 
 
 @pytest.mark.proves("PH-29", "PH-30")
@@ -55,14 +55,16 @@ async def test_a_call_whose_run_fails_gets_a_fallback_output() -> None:
     session = make_session(transport, executor=BrokenExecutor, emit=heard.append)
     running = asyncio.create_task(session.run())
     transport.call("c1", "request_transfer")
-    await transport.wait_until(lambda: any(one["type"] == "response.create" for one in transport.sent))
+    await transport.wait_until(lambda: any(message["type"] == "response.create" for message in transport.sent))
     session.end("caller")
     await running
 
     [output] = transport.outputs["c1"]
     assert json.loads(output)["error"] == "tool_execution_failed"
     assert "a bug" not in output
-    assert [one.call.wire_id for one in heard.notes("tool_run_and_respond_fallback_output_sent") if one.call] == ["c1"]
+    assert [note.call.wire_id for note in heard.notes("tool_run_and_respond_fallback_output_sent") if note.call] == [
+        "c1"
+    ]
 
 
 @pytest.mark.proves("PH-58")
@@ -81,7 +83,7 @@ async def test_a_fallback_output_that_cannot_be_sent_is_reported_and_sent_over_t
 
     assert len(heard.notes("tool_run_and_respond_fallback_output_failed")) == 1
     assert len(heard.notes("tool_run_and_respond_fallback_output_sent")) == 2
-    item_ids = [one["item"]["id"] for one in transport.sent if one.get("item", {}).get("call_id") == "c1"]
+    item_ids = [message["item"]["id"] for message in transport.sent if message.get("item", {}).get("call_id") == "c1"]
     assert len(set(item_ids)) == 1  # The provider can tell that it is the same output.
 
 
@@ -94,7 +96,7 @@ async def test_the_end_of_a_call_is_reported_once_with_what_was_cut_off() -> Non
     await running
     session.end("shutdown")
 
-    [ended] = [one for one in heard if isinstance(one, PhoneCallEnded)]
+    [ended] = [event for event in heard if isinstance(event, PhoneCallEnded)]
     assert (ended.reason, ended.tool_calls, ended.cut_off) == ("caller", 0, 0)
     assert session.end_reason == "caller"
 
@@ -141,11 +143,11 @@ async def test_a_filler_is_spoken_while_a_tool_takes_long() -> None:
     session = make_session(transport, cfg=cfg, options=MachineOptions(filler_after=0.01, max_fillers=1))
     running = asyncio.create_task(session.run())
     transport.call("c1", "collect_digits", '{"purpose": "pin"}')
-    await transport.wait_until(lambda: any(one["type"] == "response.create" for one in transport.sent))
+    await transport.wait_until(lambda: any(message["type"] == "response.create" for message in transport.sent))
     session.end("caller")
     await running
 
-    [filler] = [one for one in transport.sent if one["type"] == "response.create"]
+    [filler] = [message for message in transport.sent if message["type"] == "response.create"]
     assert "still working" in filler["response"]["instructions"]
     assert filler["response"]["tool_choice"] == "none"
 

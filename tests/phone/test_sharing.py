@@ -37,7 +37,7 @@ def script(to: str, *calls: Mapping[str, Any]) -> dict[str, Any]:
 
 def outputs(report: CallReport) -> dict[str, str]:
     sent = report.client_events("conversation.item.create", item__type="function_call_output")
-    return {one["item"]["call_id"]: one["item"]["output"] for one in sent}
+    return {message["item"]["call_id"]: message["item"]["output"] for message in sent}
 
 
 def error_of(output: str) -> str:
@@ -103,7 +103,7 @@ def test_context_variables_of_the_request_and_of_the_context_reach_the_handlers_
         calls = [{"id": name, "name": name} for name in ("read_sync", "read_async")]
         rung = [await simulator.ring(script(number, *calls), handle) for number in (NORTH, SOUTH)]
         TRACE.set("of nobody")
-        return [{"id": one.id, **outputs(await simulator.wait(one.id))} for one in rung]
+        return [{"id": item.id, **outputs(await simulator.wait(item.id))} for item in rung]
 
     found = in_gateway(
         main, tenants=TENANTS, tools=build(read_async, read_sync), context=set_async if is_async else set_sync
@@ -125,7 +125,7 @@ def run_in_turn(tools: ToolBuilder, numbers: list[str], **executor_options: Any)
     async def main(simulator: PhoneSimulator, gateway: PhoneGateway, heard: list[Event]) -> list[list[str]]:
         call = {"id": "c1", "name": "look"}
         reports = [await simulator.play(script(number, call), gateway.handle_webhook) for number in numbers]
-        return [[error_of(one) for one in outputs(report).values()] for report in reports]
+        return [[error_of(output) for output in outputs(report).values()] for report in reports]
 
     return in_gateway(main, tenants=TENANTS, tools=tools, executor_options=executor_options)
 
@@ -182,11 +182,11 @@ def test_a_limit_of_concurrent_calls_holds_for_all_calls_of_a_tenant_and_is_not_
         numbers = [NORTH, SOUTH, NORTH, SOUTH, NORTH, SOUTH]
         call = {"id": "c1", "name": "look"}
         rung = [await simulator.ring(script(number, call), gateway.handle_webhook) for number in numbers]
-        return [await simulator.wait(one.id) for one in rung]
+        return [await simulator.wait(item.id) for item in rung]
 
     reports = in_gateway(main, tenants=TENANTS, tools=build(look), executor_options={"limits": limit})
 
-    assert [outputs(one) for one in reports] == [{"c1": "seen"}] * 6
+    assert [outputs(report) for report in reports] == [{"c1": "seen"}] * 6
     assert most == {"north": 2, "south": 2}
     assert any(overlaps)
 
@@ -227,7 +227,7 @@ def test_a_call_that_is_made_again_under_another_id_while_it_runs_runs_once_and_
     assert paid == ["A-1"]
     assert outputs(played.report) == dict.fromkeys(("c1", "c2"), "paid A-1, receipt 1")
     kinds = (CallAccepted, CallStarted, CallFinished)
-    happened = [(type(one), one.call.wire_id) for one in played.of(kinds)]
+    happened = [(type(event), event.call.wire_id) for event in played.of(kinds)]
     assert happened == [
         (CallAccepted, "c1"),
         (CallStarted, "c1"),

@@ -93,7 +93,7 @@ def test_without_events_about_playback_a_read_back_counts_when_its_audio_must_ha
     call.feed(
         s.ResponseFinished(response_id="rb", status="completed", request_id=request, words=SPOKEN, audio_seconds=4.0)
     )
-    [timer] = [one.seconds for one in call.of(s.StartTimer) if one.name == "playout"][-1:]
+    [timer] = [command.seconds for command in call.of(s.StartTimer) if command.name == "playout"][-1:]
     assert timer == 5.0
     if is_interrupted:
         call.hear("Yes.")
@@ -129,10 +129,10 @@ def test_the_length_of_the_audio_is_told_by_its_bytes_its_tokens_or_its_words(
 def test_a_response_that_goes_on_for_long_is_waited_for() -> None:
     call = Call()
     call.feed(s.ResponseStarted(response_id="long"))
-    before = len([one for one in call.of(s.StartTimer) if one.name == "response"])
+    before = len([command for command in call.of(s.StartTimer) if command.name == "response"])
     call.feed(s.ResponseContinued(response_id="long"), s.ResponseContinued(response_id="other"))
 
-    assert len([one for one in call.of(s.StartTimer) if one.name == "response"]) == before + 1
+    assert len([command for command in call.of(s.StartTimer) if command.name == "response"]) == before + 1
 
 
 def test_a_forced_tool_choice_holds_for_one_response() -> None:
@@ -167,7 +167,7 @@ def test_a_transfer_that_announces_itself_is_stopped_by_what_the_caller_says_and
     call.feed(s.TimerFired(name="turn"))
 
     assert bool(call.of(s.TransferCall)) is not stops
-    assert [one.outcome for one in call.of(s.FinishTransfer)] == (["interrupted"] if stops else [])
+    assert [command.outcome for command in call.of(s.FinishTransfer)] == (["interrupted"] if stops else [])
 
 
 @pytest.mark.parametrize("how", ["it takes long", "the provider failed"])
@@ -188,5 +188,5 @@ def test_a_transfer_that_takes_long_is_told_to_the_caller_every_few_seconds(how:
     call.feed(s.TimerFired(name="transfer"), s.TimerFired(name="trying"))
 
     assert call.requests.count("announcement") == 3
-    assert [one.outcome for one in call.of(s.FinishTransfer)] == ["failed"]
+    assert [command.outcome for command in call.of(s.FinishTransfer)] == ["failed"]
     assert len(call.of(s.TransferCall)) == 1

@@ -85,7 +85,7 @@ def script(call_id: str, number: str) -> dict[str, Any]:
 
 def outputs(report: CallReport) -> dict[str, str]:
     sent = report.client_events("conversation.item.create", item__type="function_call_output")
-    return {one["item"]["call_id"].partition("_")[2]: one["item"]["output"] for one in sent}
+    return {message["item"]["call_id"].partition("_")[2]: message["item"]["output"] for message in sent}
 
 
 async def test_each_tenant_has_its_own_servers_and_secrets_and_one_that_is_broken_costs_nobody_else(
@@ -136,14 +136,14 @@ async def test_each_tenant_has_its_own_servers_and_secrets_and_one_that_is_broke
     assert json.loads(outputs(south)["crm"])["error"] == "tool_not_found"
     assert json.loads(outputs(south)["order"]) == {"path": "/orders/A-1", "owner": "south"}
     states = {
-        (one.tenant_id, one.fields["source"]): one.fields["state"]
-        for one in heard
-        if isinstance(one, LogEvent) and one.name == "tool_source_opened"
+        (event.tenant_id, event.fields["source"]): event.fields["state"]
+        for event in heard
+        if isinstance(event, LogEvent) and event.name == "tool_source_opened"
     }
     assert states.pop(("south", "crm")) != "connected"
     assert set(states.values()) == {"connected"}
-    assert [one.headers["authorization"] for one in api.requests].count("Bearer north-orders-key-n") == 1
-    assert "key-n" not in str([one for one in heard if not isinstance(one, CallFinished)])
+    assert [item.headers["authorization"] for item in api.requests].count("Bearer north-orders-key-n") == 1
+    assert "key-n" not in str([event for event in heard if not isinstance(event, CallFinished)])
 
 
 async def test_headers_of_a_server_carry_the_secrets_of_the_tenant(tmp_path: Path) -> None:
@@ -156,7 +156,7 @@ async def test_headers_of_a_server_carry_the_secrets_of_the_tenant(tmp_path: Pat
         assert sources is not None
         await sources.aclose()
 
-    assert {(one["x-tenant"], one["x-key"]) for one in app.headers} == {("acme", "token-1")}
+    assert {(header["x-tenant"], header["x-key"]) for header in app.headers} == {("acme", "token-1")}
 
 
 async def test_tools_that_a_server_gets_later_are_those_of_a_later_call() -> None:
@@ -177,7 +177,7 @@ async def test_tools_that_a_server_gets_later_are_those_of_a_later_call() -> Non
             while len(offered) < 20 and "crm__new" not in (offered or [[]])[-1]:  # The news may take a moment.
                 report = await simulator.play({**script, "call": {"id": f"rtc_{len(offered)}"}}, gateway.handle_webhook)
                 session = next(entry.data["body"] for entry in report.timeline if entry.type == "accept")
-                offered.append([one["name"] for one in session["tools"]])
+                offered.append([tool["name"] for tool in session["tools"]])
                 script = {"timing": FAST, "model": [{"say": "Hello."}]}
 
     assert offered[0] == ["crm__add_tool"]

@@ -66,7 +66,7 @@ def test_a_new_connection_looks_for_calls_that_were_being_written_and_for_no_oth
     call.feed(s.ToolCallDropped(item_id="i-1"), s.ToolCalled(call=a_call()))
     found = new(call, s.Disconnected(), s.Connected(resumed=True))
 
-    assert [one.item_id for one in found if isinstance(one, s.RetrieveItem)] == ["i-2"]
+    assert [item.item_id for item in found if isinstance(item, s.RetrieveItem)] == ["i-2"]
 
 
 def test_what_was_asked_for_when_the_connection_was_lost_is_asked_for_again() -> None:
@@ -86,7 +86,7 @@ def test_only_the_first_connection_is_greeted_and_starts_the_clock() -> None:
     found = new(call, s.Disconnected(), s.Connected(resumed=True))
 
     assert "max_duration" not in timers(found)
-    assert not [one for one in found if isinstance(one, s.SendMessage) and not one.text]
+    assert not [item for item in found if isinstance(item, s.SendMessage) and not item.text]
 
 
 def test_without_a_greeting_the_caller_speaks_first() -> None:
@@ -95,9 +95,9 @@ def test_without_a_greeting_the_caller_speaks_first() -> None:
 
 def test_an_item_that_was_missed_is_fetched_while_there_is_a_connection() -> None:
     call = Call()
-    assert [one.item_id for one in new(call, s.ItemMissed(item_id="i9"))] == ["i9"]
+    assert [item.item_id for item in new(call, s.ItemMissed(item_id="i9"))] == ["i9"]
     assert not [
-        one for one in new(call, s.Disconnected(), s.ItemMissed(item_id="i8")) if isinstance(one, s.RetrieveItem)
+        item for item in new(call, s.Disconnected(), s.ItemMissed(item_id="i8")) if isinstance(item, s.RetrieveItem)
     ]
 
 
@@ -220,8 +220,8 @@ def test_too_many_calls_are_refused_in_words() -> None:
     call = Call(max_tool_calls=1)
     found = new(call, s.ToolCalled(call=a_call("c1")), s.ToolCalled(call=a_call("c2")))
 
-    assert [one.call.id for one in found if isinstance(one, s.RunTool)] == ["c1"]
-    [output] = [one for one in found if isinstance(one, s.SendOutput)]
+    assert [item.call.id for item in found if isinstance(item, s.RunTool)] == ["c1"]
+    [output] = [item for item in found if isinstance(item, s.SendOutput)]
     assert (output.call_id, "rate_limited" in output.output) == ("c2", True)
     assert call.notes == ["tool_calls_exhausted"]
 
@@ -247,7 +247,7 @@ def test_what_ends_a_call_does_so_without_words_if_they_were_tried_too_often() -
         call.feed(s.ResponseFinished(response_id=f"g{number}", status="failed", request_id=request.request_id))
         call.feed(s.TimerFired(name="blocked"))
 
-    assert [one.outcome for one in call.of(s.FinishHangUp)] == ["ended"]
+    assert [command.outcome for command in call.of(s.FinishHangUp)] == ["ended"]
     assert len(call.of(s.HangUp)) == 1
 
 
@@ -258,7 +258,7 @@ def test_a_transfer_whose_announcement_was_tried_too_often_has_failed_and_the_ca
     call.feed(s.ResponseStarted(response_id="a", request_id=request.request_id))
     call.feed(s.ResponseFinished(response_id="a", status="failed", request_id=request.request_id))
 
-    assert [one.outcome for one in call.of(s.FinishTransfer)] == ["failed"]
+    assert [command.outcome for command in call.of(s.FinishTransfer)] == ["failed"]
     assert call.of(s.TransferCall) == call.of(s.HangUp) == []
 
 
@@ -270,7 +270,7 @@ def test_a_transfer_without_words_begins_when_nothing_is_heard_any_more() -> Non
     assert call.of(s.TransferCall) == []
     found = new(call, s.PlaybackStopped(response_id="own"))
 
-    assert [one.target_uri for one in found if isinstance(one, s.TransferCall)] == ["tel:+1"]
+    assert [item.target_uri for item in found if isinstance(item, s.TransferCall)] == ["tel:+1"]
     assert timers(found)["playout"] is None
 
 
@@ -282,8 +282,8 @@ def test_a_transfer_that_did_not_come_about_is_told_and_what_was_to_be_said_abou
     call.feed(s.CallerStarted(item_id="i1"))
     call.feed(s.TimerFired(name="trying"))
     found = new(call, s.TimerFired(name="transfer"))
-    assert [one.text for one in found if isinstance(one, s.SendMessage)] != []
-    assert [one.outcome for one in call.of(s.FinishTransfer)] == ["failed"]
+    assert [item.text for item in found if isinstance(item, s.SendMessage)] != []
+    assert [command.outcome for command in call.of(s.FinishTransfer)] == ["failed"]
     before = len(call.requests)
     call.feed(s.CallerStopped(item_id="i1"), s.TimerFired(name="turn"))
 
@@ -319,7 +319,7 @@ def test_results_that_are_heard_are_reported_once() -> None:
     call.speak("It is paid.")
     call.feed(s.PlaybackStarted(response_id="r9"))
 
-    assert [one.call_ids for one in call.of(s.ReportSpoken)] == [("c1",)]
+    assert [command.call_ids for command in call.of(s.ReportSpoken)] == [("c1",)]
 
 
 def test_a_playback_that_ends_says_that_its_response_was_complete() -> None:
@@ -402,9 +402,9 @@ def test_while_a_person_has_taken_over_the_agent_is_silent_and_answers_afterward
     call.feed(s.ResponseFinished(response_id="r", status="completed", has_speech=False))
     assert call.machine.is_handed_off
     call.feed(s.ResponseStarted(response_id="own"))
-    assert [one.response_id for one in call.of(s.CancelResponse)] == ["own"]
+    assert [command.response_id for command in call.of(s.CancelResponse)] == ["own"]
     found = new(call, s.ToolCalled(call=a_call("c2", "own")))
-    assert not [one for one in found if isinstance(one, s.RunTool)]
+    assert not [item for item in found if isinstance(item, s.RunTool)]
     call.feed(s.ResponseFinished(response_id="own", status="cancelled", has_speech=False))
     speak_to(call)
     assert "reply" not in call.requests
@@ -424,12 +424,12 @@ def test_after_the_end_nothing_is_asked_for_and_late_results_are_noted() -> None
     call = Call()
     call.feed(s.ResponseStarted(response_id="r"), s.ToolCalled(call=a_call()))
     call.feed(s.Ended(reason="caller"))
-    assert [one.reason for one in call.of(s.FinishCall)] == ["caller"]
+    assert [command.reason for command in call.of(s.FinishCall)] == ["caller"]
     found = new(call, s.ToolFinished(call_id="c1", output="paid"), s.CallerStarted(item_id="i"), s.Connected())
 
-    assert [type(one).__name__ for one in found] == ["Note"]
+    assert [type(item).__name__ for item in found] == ["Note"]
     found = new(call, s.HangUpRequested(request_id="h", goodbye=""), s.OperatorReplied(text="x"))
-    assert [type(one).__name__ for one in found] == ["FinishHangUp"]
+    assert [type(item).__name__ for item in found] == ["FinishHangUp"]
 
 
 @pytest.mark.parametrize(
@@ -448,7 +448,7 @@ def test_a_tool_may_not_hang_up_on_somebody(state: str, outcome: str) -> None:
         call.feed(s.CallerStopped(item_id="i1"), s.ToolCalled(call=a_call()))
     call.feed(s.HangUpRequested(request_id="h", goodbye="Bye."))
 
-    assert [one.outcome for one in call.of(s.FinishHangUp)] == [outcome]
+    assert [command.outcome for command in call.of(s.FinishHangUp)] == [outcome]
     assert call.of(s.HangUp) == []
 
 
@@ -470,6 +470,6 @@ def test_an_output_that_is_refused_is_told_as_a_message_and_spoken_about(is_dupl
     code = "item_create_duplicate_item_id" if is_duplicate else "invalid_call_id"
     found = new(call, s.RequestRejected(request_id="output_c1", code=code))
 
-    assert len([one for one in found if isinstance(one, s.SendMessage)]) == (not is_duplicate)
+    assert len([item for item in found if isinstance(item, s.SendMessage)]) == (not is_duplicate)
     assert call.requests[1:] == ([] if is_duplicate else ["reply"])
     assert call.notes == ([] if is_duplicate else ["provider_error"])

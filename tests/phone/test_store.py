@@ -40,8 +40,8 @@ class Gateways:
         self._gateways = gateways
 
     async def handle_webhook(self, headers: Any, body: bytes) -> WebhookResponse:
-        answers = await asyncio.gather(*(one.handle_webhook(headers, body) for one in self._gateways))
-        assert [one.status for one in answers] == [200, 200]
+        answers = await asyncio.gather(*(gateway.handle_webhook(headers, body) for gateway in self._gateways))
+        assert [answer.status for answer in answers] == [200, 200]
         return answers[0]
 
 
@@ -95,7 +95,7 @@ async def test_a_call_is_taken_by_one_of_two_processes_and_everything_about_it_i
         ("resp_2/c1", "approval_required"),
         ("resp_4/c2", None),
     ]
-    assert [(one.tool, one.by, one.state) for one in approvals] == [("book", "customer", "used")]
+    assert [(approval.tool, approval.by, approval.state) for approval in approvals] == [("book", "customer", "used")]
 
 
 async def test_while_the_store_cannot_be_reached_a_webhook_is_refused_and_taken_when_it_comes_again(
@@ -197,17 +197,17 @@ async def test_deliveries_of_one_call_are_answered_as_the_first_is_decided(
         options: Any = {"client": client, "tenants": TenantDirectory(), "listeners": [listen], "transport": transport}
         async with client, PhoneGateway(store=HeldStore(store, claims), **options) as gateway:
             deliveries = [request(incoming(), id=id) for id in ("wh_1", "wh_1", "wh_2")]
-            answering = [asyncio.create_task(gateway.handle_webhook(*one)) for one in deliveries]
+            answering = [asyncio.create_task(gateway.handle_webhook(*delivery)) for delivery in deliveries]
             await wait_until_asked(claims)
-            assert not any(one.done() for one in answering)
+            assert not any(item.done() for item in answering)
             claims.decide.set()
-            assert [one.status for one in await asyncio.gather(*answering)] == answers
+            assert [result.status for result in await asyncio.gather(*answering)] == answers
             assert sorted(name for name in heard if name.startswith("webhook")) == [
-                f"webhook_{one}" for one in sorted(notes)
+                f"webhook_{note}" for note in sorted(notes)
             ]
             assert len(claims.asked) == 1
             # Whichever of them is delivered again: it is the call now, unless the call was taken.
-            again = [(await gateway.handle_webhook(*one)).status for one in reversed(deliveries)]
+            again = [(await gateway.handle_webhook(*delivery)).status for delivery in reversed(deliveries)]
             await gateway.drain(grace=5)
 
     assert again == [200, 200, 200]

@@ -40,7 +40,7 @@ def test_a_result_for_one_reply_is_deleted_with_its_call_after_the_reply() -> No
     )
 
     kinds = ("conversation.item.deleted", "response.done")
-    assert [one.type for one in played.report.timeline if one.type in kinds] == [
+    assert [item.type for item in played.report.timeline if item.type in kinds] == [
         *["response.done"] * 3,
         *["conversation.item.deleted"] * 2,
         "response.done",
@@ -48,8 +48,8 @@ def test_a_result_for_one_reply_is_deleted_with_its_call_after_the_reply() -> No
     [output] = played.report.client_events("conversation.item.create")
     [first, second] = played.report.client_events("conversation.item.delete")
     assert first["item_id"] == output["item"]["id"]
-    done = [one.data["item"] for one in played.report.timeline if one.type == "response.output_item.done"]
-    assert [second["item_id"]] == [one["id"] for one in done if one["type"] == "function_call"]
+    done = [item.data["item"] for item in played.report.timeline if item.type == "response.output_item.done"]
+    assert [second["item_id"]] == [item["id"] for item in done if item["type"] == "function_call"]
     assert played.report.errors == ()
 
 
@@ -74,8 +74,8 @@ def test_the_late_result_of_a_call_in_the_background_is_deleted_with_what_was_to
         tools=[BuiltTool(search, background=2.0)],
     )
 
-    created = [one["item"]["id"] for one in played.report.client_events("conversation.item.create")]
-    deleted = [one["item_id"] for one in played.report.client_events("conversation.item.delete")]
+    created = [event["item"]["id"] for event in played.report.client_events("conversation.item.create")]
+    deleted = [event["item_id"] for event in played.report.client_events("conversation.item.delete")]
     assert (len(created), deleted[:2]) == (2, created)
     assert (len(deleted), played.report.errors) == (3, ())
 
@@ -113,7 +113,7 @@ def answered(*, is_silent: bool = False) -> CallMachine:
 
 def finish(machine: CallMachine, response_id: str, status: Any = "completed") -> list[s.DeleteItem]:
     commands = machine.handle(s.ResponseFinished(response_id=response_id, status=status))
-    return [one for one in commands if isinstance(one, s.DeleteItem)]
+    return [command for command in commands if isinstance(command, s.DeleteItem)]
 
 
 def start(machine: CallMachine, response_id: str) -> None:
@@ -161,11 +161,13 @@ def test_a_filler_that_says_nothing_about_it_does_not_delete_it() -> None:
     machine.handle(s.ResponseFinished(response_id="r1", status="completed"))
     machine.handle(s.ToolFinished(call_id="c1", output="4711", is_transient=True))
     machine.handle(s.OutputAdded(call_id="c1"))
-    [filler] = [one for one in machine.handle(s.TimerFired(name="filler")) if isinstance(one, s.RequestResponse)]
+    [filler] = [
+        command for command in machine.handle(s.TimerFired(name="filler")) if isinstance(command, s.RequestResponse)
+    ]
     machine.handle(s.ResponseStarted(response_id="f1", request_id=filler.request_id))
     assert finish(machine, "f1") == []
 
     commands = machine.handle(s.ToolFinished(call_id="c2", output="42"))
-    [reply] = [one for one in commands if isinstance(one, s.RequestResponse)]
+    [reply] = [command for command in commands if isinstance(command, s.RequestResponse)]
     machine.handle(s.ResponseStarted(response_id="r2", request_id=reply.request_id))
     assert finish(machine, "r2") == [s.DeleteItem(sent_as="c1"), s.DeleteItem(item_id="i_c1")]

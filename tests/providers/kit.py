@@ -158,7 +158,7 @@ def hello(text: str = "Hello.") -> list[Message]:
 
 def answered(calls: Sequence[ToolCall], output: Any = "sunny") -> ToolMessage:
     """An answer to each call."""
-    return ToolMessage(results=tuple(ToolResult(output=output, call_id=one.id, tool_name=one.name) for one in calls))
+    return ToolMessage(results=tuple(ToolResult(output=output, call_id=call.id, tool_name=call.name) for call in calls))
 
 
 async def drained(pieces: AsyncIterator[StreamEvent]) -> list[StreamEvent]:

@@ -235,15 +235,17 @@ async def test_many_may_ask_at_once_and_those_who_leave_do_not_harm_the_others(p
     asked = [provider.ask(said(f"Send {number} euros to {name}.", tools=TOOLS)) for name, number in names.items()]
     waiting = asyncio.gather(*asked)
     await opened.aclose()
-    for one in left:
-        one.cancel()
+    for item in left:
+        item.cancel()
 
     replies = await waiting
 
     assert isinstance(first, TextDelta)
     arguments = [json.loads(reply.calls[0].arguments_json) for reply in replies]
     assert arguments == [{"to": name, "amount": number} for name, number in names.items()]
-    assert all(isinstance(one, asyncio.CancelledError) for one in await asyncio.gather(*left, return_exceptions=True))
+    assert all(
+        isinstance(result, asyncio.CancelledError) for result in await asyncio.gather(*left, return_exceptions=True)
+    )
 
 
 @weights
@@ -264,7 +266,7 @@ async def test_a_larger_model_is_asked_to_choose_and_to_word(provider: EmbeddedP
     """The same file, told that it is no demonstration model: what it says is poor, but the path is the same."""
     large = EmbeddedProvider(is_demonstration=False, threads=1)
     (call,) = (await large.ask(said("Send 50 euros.", tools=TOOLS, tool_choice=ToolChoice(mode="required")))).calls
-    assert call.name in {one.name for one in TOOLS}
+    assert call.name in {item.name for item in TOOLS}
     assert isinstance(json.loads(call.arguments_json), dict)
     answered = ToolMessage(results=(ToolResult(output="Sent.", call_id="c", tool_name="transfer"),))
     history = [UserMessage(text="…"), AssistantMessage(calls=(ToolCall(id="c", name="transfer"),)), answered]

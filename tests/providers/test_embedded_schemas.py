@@ -39,11 +39,11 @@ def keywords(node: Any) -> set[str]:
     found = set(node)
     for key, value in node.items():
         if key in ("properties", "$defs", "definitions"):
-            found |= {word for one in value.values() for word in keywords(one)}
+            found |= {word for part in value.values() for word in keywords(part)}
         elif key in ("items", "additionalProperties") and isinstance(value, dict):
             found |= keywords(value)
         elif key == "anyOf":
-            found |= {word for one in value for word in keywords(one)}
+            found |= {word for part in value for word in keywords(part)}
     return found
 
 
@@ -115,7 +115,7 @@ def test_what_fits_the_reduced_schema_fits_the_given_one(value: Any) -> None:
 
 @given(st.text())
 def test_a_span_is_a_piece_of_the_text(text: str) -> None:
-    assert all(one in text and one.strip() == one and one for one in extract_spans(text))
+    assert all(span in text and span.strip() == span and span for span in extract_spans(text))
 
 
 @pytest.mark.parametrize(

@@ -101,7 +101,7 @@ def test_the_prompts_of_the_other_domains_fit_their_tools() -> None:
     prompts = load_domain_prompts()
     assert sum(map(len, prompts.values())) == 40
     for domain, every in prompts.items():
-        tools = {one.name: one for one in DOMAINS[domain]}
+        tools = {item.name: item for item in DOMAINS[domain]}
         for prompt in every:
             if prompt.tool is not None:
                 arguments = {name: "any" if value is None else value for name, value in prompt.arguments.items()}

@@ -24,7 +24,7 @@ class Topics:
         found = [
             [float(topic in text or (topic == "chatter" and text in SMALL_TALK)) for topic in TOPICS] for text in texts
         ]
-        return [[one / (sum(map(abs, vector)) or 1.0) for one in vector] for vector in found]
+        return [[item / (sum(map(abs, vector)) or 1.0) for item in vector] for vector in found]
 
 
 @tool(read_only=True)
@@ -84,7 +84,7 @@ def test_a_description_is_embedded_once_and_nothing_of_the_tool_beside_it() -> N
     for _ in range(3):
         picker.rank(TOOLS, "my parcel")
 
-    assert sorted(topics.embedded) == sorted([*(one.description for one in TOOLS), *SMALL_TALK, *["my parcel"] * 3])
+    assert sorted(topics.embedded) == sorted([*(item.description for item in TOOLS), *SMALL_TALK, *["my parcel"] * 3])
 
 
 def test_more_descriptions_than_are_remembered_do_no_harm(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -77,7 +77,7 @@ def test_a_key_of_the_environment_goes_to_the_providers_own_servers(monkeypatch:
     alike = CHAT.adapter("m", base_url="https://api.openai.com.evil.example/v1")
     plain = CHAT.adapter("m", base_url="http://api.openai.com/v1")
 
-    assert [one.endpoint.api_key for one in (home, alike, plain)] == [KEY, NO_KEY, NO_KEY]
+    assert [item.endpoint.api_key for item in (home, alike, plain)] == [KEY, NO_KEY, NO_KEY]
 
 
 def test_an_address_of_the_environment_goes_with_the_key_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

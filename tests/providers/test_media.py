@@ -76,12 +76,12 @@ async def test_gemini_gets_inline_data_beside_the_response() -> None:
     body = await send(GEMINI, MEDIA, output="Drawn.")
     response = body["contents"][-1]["parts"][0]["functionResponse"]
     blobs = [part["inline_data"] for part in response["parts"]]  # The API reads either spelling.
-    assert [(one["mime_type"], b64decode(one["data"], altchars=b"-_")) for one in blobs] == [
+    assert [(blob["mime_type"], b64decode(blob["data"], altchars=b"-_")) for blob in blobs] == [
         ("image/png", PNG.data),
         ("application/pdf", PDF.data),
     ]
     hidden = [GIF, LINK, SOUND, LOCAL]
-    assert response["response"]["output"].splitlines() == ["Drawn.", *(one.describe_for_model() for one in hidden)]
+    assert response["response"]["output"].splitlines() == ["Drawn.", *(item.describe_for_model() for item in hidden)]
 
 
 @pytest.mark.parametrize("model", ["gemini-2.5-flash", "models/gemini-1.5-pro", "gemma-3"])
@@ -94,8 +94,8 @@ async def test_an_older_gemini_reads_a_description(model: str) -> None:
 
 async def test_chat_completions_reads_a_description_and_no_message_is_made_up() -> None:
     body = await send(CHAT, MEDIA, output="Drawn.")
-    assert [one["role"] for one in body["messages"]] == ["user", "assistant", "tool"]
-    assert body["messages"][-1]["content"].splitlines() == ["Drawn.", *(one.describe_for_model() for one in MEDIA)]
+    assert [message["role"] for message in body["messages"]] == ["user", "assistant", "tool"]
+    assert body["messages"][-1]["content"].splitlines() == ["Drawn.", *(item.describe_for_model() for item in MEDIA)]
 
 
 @pytest.mark.parametrize("subject", ALL, ids=lambda one: one.name)

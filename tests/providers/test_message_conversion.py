@@ -218,7 +218,7 @@ async def test_anthropic_gets_a_definition_of_every_tool_that_was_called_and_is_
 
     body = await _sent(ANTHROPIC, [*history, *hello("And now?")], tools=[])
 
-    assert [one["name"] for one in body["tools"]] == ["weather"]
+    assert [tool["name"] for tool in body["tools"]] == ["weather"]
     assert body["tool_choice"] == {"type": "none"}
 
 

@@ -36,7 +36,7 @@ def test_a_history_keeps_what_a_model_was_shown_and_no_more() -> None:
 
     kept = ToolMessage(results=(to_history_result(full), to_history_result(failed)))
 
-    assert [one.for_model() for one in kept.results] == [full.for_model(), failed.for_model()]
+    assert [result.for_model() for result in kept.results] == [full.for_model(), failed.for_model()]
     assert msgspec.json.decode(msgspec.json.encode(kept), type=ToolMessage) == kept
 
 

@@ -77,17 +77,17 @@ async def test_parallel_calls_come_in_their_order_in_the_terms_of_the_tools(subj
             history = [*hello(), reply.message(), answered(reply.calls)]
             await way(provider, ModelRequest(messages=history, tools=TOOLS))
 
-    assert [one.name for one in reply.calls] == ["weather", "wetter größe", "weather"]
-    assert [json.loads(one.arguments_json)["city"] for one in reply.calls] == ["Ulm", "Bern", "Rom"]
+    assert [call.name for call in reply.calls] == ["weather", "wetter größe", "weather"]
+    assert [json.loads(call.arguments_json)["city"] for call in reply.calls] == ["Ulm", "Bern", "Rom"]
     assert json.loads(reply.calls[1].arguments_json) == {"city": "Bern"}
-    assert len({one.id for one in reply.calls}) == 3
+    assert len({call.id for call in reply.calls}) == 3
 
 
 def _names(body: dict[str, Any]) -> list[str]:
     tools = body["tools"]
     if "functionDeclarations" in tools[0]:
         tools = tools[0]["functionDeclarations"]
-    return [one.get("function", one)["name"] for one in tools]
+    return [tool.get("function", tool)["name"] for tool in tools]
 
 
 @every_adapter
@@ -114,7 +114,7 @@ def _numbered(answer: Any) -> Any:
 
 def _alike(reply: Any) -> Any:
     """Without the API's own words, whose items have an id of their own in every reply."""
-    return structs.replace(reply, native=None, calls=tuple(structs.replace(one, item_id=None) for one in reply.calls))
+    return structs.replace(reply, native=None, calls=tuple(structs.replace(call, item_id=None) for call in reply.calls))
 
 
 STOPS = [(subject, theirs, ours) for subject in ALL for theirs, ours in subject.stops.items()]

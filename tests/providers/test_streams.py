@@ -49,8 +49,8 @@ async def test_a_stream_that_is_cut_after_any_event_raises_and_gives_no_reply(
                     assert replies == []
                 elif failed is None:
                     (reply,) = replies
-                    assert [json.loads(one.arguments_json) for one in reply.calls] == [
-                        json.loads(one.arguments) for one in answer.calls
+                    assert [json.loads(call.arguments_json) for call in reply.calls] == [
+                        json.loads(call.arguments) for call in answer.calls
                     ]
                     assert pieces[-1] is reply
                 else:  # The connection was lost behind the last event.
@@ -194,7 +194,7 @@ async def test_a_stream_of_nonsense_gives_no_reply(subject: Subject, event: byte
 async def test_an_empty_reason_with_every_chunk_is_not_the_end() -> None:
     chunk = {"id": 5, "model": None, "choices": [{"index": 0, "delta": {"content": "Hi"}, "finish_reason": ""}]}
     last = {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
-    sent = [b"data: %s\n\n" % json.dumps(one).encode() for one in (chunk, chunk, last)]
+    sent = [b"data: %s\n\n" % json.dumps(item).encode() for item in (chunk, chunk, last)]
     async with serving(CHAT, sent[:2], ends=True) as server, CHAT.at(server) as provider:
         _, failed = await _pieces(provider)
     async with serving(CHAT, sent, ends=True) as server, CHAT.at(server) as provider:
@@ -217,4 +217,4 @@ async def test_calls_without_an_id_get_one_each() -> None:
     async with serving(CHAT, sent, kind=b"application/json", ends=True) as server, CHAT.at(server) as provider:
         reply = await provider.ask(ModelRequest(messages=hello(), tools=TOOLS))
 
-    assert len({one.id for one in reply.calls if one.id}) == 4
+    assert len({item.id for item in reply.calls if item.id}) == 4

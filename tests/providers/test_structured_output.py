@@ -42,7 +42,7 @@ PET = {
 
 
 async def _asked(subject: Subject, wanted: Any, *answers: Any, **options: Any) -> tuple[Any, list[dict[str, Any]]]:
-    with subject.server([text(one) if isinstance(one, str) else one for one in answers]) as server:
+    with subject.server([text(answer) if isinstance(answer, str) else answer for answer in answers]) as server:
         async with subject.at(server) as provider:
             value = await generate_structured(provider, wanted, "Which pet?", **options)
     return value, [request.body for request in server.requests]

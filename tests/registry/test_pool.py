@@ -20,7 +20,7 @@ def named(name: str, source: str = "local", **options: Any) -> Tool[..., Any]:
 
 
 def names(pool: list[Tool[..., Any]]) -> list[str]:
-    return [one.name for one in pool]
+    return [item.name for item in pool]
 
 
 BUILT_IN = [named("write"), named("read", tags=["files"]), named("list_files", tags=["files"])]
@@ -37,7 +37,7 @@ def test_built_in_tools_come_first_each_part_is_sorted_and_the_built_in_one_wins
 
 
 def test_sorting_is_by_code_points_so_that_no_locale_changes_it() -> None:
-    pool = assemble_tool_pool([named(one) for one in ("b", "B", "a", "ä", "_", "Z")])
+    pool = assemble_tool_pool([named(item) for item in ("b", "B", "a", "ä", "_", "Z")])
 
     assert names(pool) == ["B", "Z", "_", "a", "b", "ä"]
 
@@ -117,10 +117,10 @@ def test_the_same_tools_give_the_same_bytes_whatever_their_order_and_the_lists_s
     for wire in FORMATS:
         assert json.dumps(wire.tools(mixed)) == json.dumps(wire.tools(pool))
     assert [built_in, others, list(deny)] == before
-    assert [one.source for one in mixed] == [one.source for one in pool]
+    assert [item.source for item in mixed] == [item.source for item in pool]
     found = names(pool)
     assert len(found) == len(set(found))
-    locals_ = [one.name for one in pool if one.source == "local"]
+    locals_ = [item.name for item in pool if item.source == "local"]
     assert found == sorted(locals_) + sorted(set(found) - set(locals_))
 
 

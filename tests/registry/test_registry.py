@@ -85,7 +85,7 @@ def test_a_registry_takes_anything_tool_shaped_and_finds_it_by_name() -> None:
     assert [registry.get(name).name for name in registry.names] == list(registry.names)
     assert registry.get("talk") is made
     assert all(name in registry for name in registry.names)
-    assert [one.name for one in registry] == list(registry.names)
+    assert [item.name for item in registry] == list(registry.names)
     assert len(registry) == 5
     assert repr(registry) == "ToolRegistry(talk, hum, Shout, sing, whisper)"
 
@@ -157,7 +157,7 @@ def test_registering_returns_a_new_registry_and_leaves_the_old_one_as_it_was() -
     assert new is not old
     assert (old.names, new.names) == (("a",), ("a", "b"))
     assert json.dumps(old.to_anthropic_tools()) == before
-    assert [one["name"] for one in new.to_anthropic_tools()] == ["a", "b"]
+    assert [item["name"] for item in new.to_anthropic_tools()] == ["a", "b"]
 
 
 def test_a_registry_does_not_follow_the_list_that_it_was_made_from() -> None:
@@ -197,7 +197,7 @@ def test_replacing_keeps_the_place_and_the_old_registry() -> None:
     assert new.get("b") is better
     assert old.get("b") is not better
     assert new.register(named("d"), replace=True).names == ("a", "b", "c", "d")
-    assert [one["description"] for one in new.to_openai_tools()] == ["Does a.", "Better.", "Does c."]  # pyright: ignore[reportTypedDictNotRequiredAccess]
+    assert [item["description"] for item in new.to_openai_tools()] == ["Does a.", "Better.", "Does c."]  # pyright: ignore[reportTypedDictNotRequiredAccess]
 
 
 @pytest.mark.parametrize("wrong", [3, "pay", None, Whisper, object()], ids=lambda one: type(one).__name__)
@@ -281,7 +281,7 @@ def test_definitions_are_equal_bytes_on_every_call_and_in_the_order_of_registrat
     first, second = FORMATS[api](registry), FORMATS[api](registry)
 
     assert json.dumps(first) == json.dumps(second) == json.dumps(FORMATS[api](ToolRegistry(registry)))
-    assert [one.name for one in api.shown(first)] == names
+    assert [item.name for item in api.shown(first)] == names
     assert all(name in first.names for name in names)
 
 

@@ -51,7 +51,7 @@ def test_words_in_common_find_a_tool(text: str, first: str) -> None:
     found = ToolSearch(POOL, embedder=Absent()).search(text)
 
     assert found[0].tool.name == first
-    assert all(0 < one.score <= 1 for one in found)
+    assert all(0 < item.score <= 1 for item in found)
 
 
 def test_what_has_nothing_in_common_is_not_found() -> None:
@@ -67,13 +67,13 @@ def test_of_two_tools_that_fit_alike_the_one_that_only_reads_comes_first() -> No
 
     found = ToolSearch(pool, embedder=Absent()).search("account money")
 
-    assert [one.tool.name for one in found] == ["get_balance", "close_account"]
+    assert [item.tool.name for item in found] == ["get_balance", "close_account"]
 
 
 def test_no_more_than_asked_for_and_always_in_the_same_order() -> None:
     search = ToolSearch(POOL, embedder=Absent())
 
-    assert [one.tool.name for one in search.search("parcel weather money")] == [
+    assert [item.tool.name for item in search.search("parcel weather money")] == [
         "forecast",
         "get_balance",
         "track_parcel",
@@ -137,7 +137,7 @@ def test_a_query_of_a_large_pool_embeds_one_text() -> None:
     for text in ("abcde", "ajjjj", "aiiii"):
         best = search.search(text, limit=3)
         assert "".join(sorted(best[0].tool.description)) == "".join(sorted(text))
-        assert [one.score for one in best] == sorted((one.score for one in best), reverse=True)
+        assert [item.score for item in best] == sorted((item.score for item in best), reverse=True)
         assert best[0].score == pytest.approx(1.0)
     assert embedder.embedded == [1, 1, 1]
 

@@ -68,12 +68,12 @@ def test_names_selection_tags_and_descriptions() -> None:
     tools = Toolset(BANK).without("transfer").rename({"pay": "send"}).prefix("bank_").tag("safe", on="tag:money")
     tools = tools.describe({"bank_send": "Send money."})
 
-    assert [(one.name, one.description, sorted(one.tags)) for one in tools] == [
+    assert [(item.name, item.description, sorted(item.tags)) for item in tools] == [
         ("bank_send", "Send money.", []),
         ("bank_balance", "Look up a balance.", ["money", "safe"]),
     ]
-    assert [one.name for one in Toolset(BANK).only("tag:money", "trans*")] == ["transfer", "balance"]
-    assert [one.name for one in BANK] == ["pay", "transfer", "balance"]
+    assert [item.name for item in Toolset(BANK).only("tag:money", "trans*")] == ["transfer", "balance"]
+    assert [item.name for item in BANK] == ["pay", "transfer", "balance"]
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ async def test_a_hidden_argument_is_not_the_models_and_policy_sees_its_value() -
     denied = await run(tools, "my_pay", '{"amount": 5}', Rule.deny("my_pay", where={"currency": "USD"}))
     moved = await run(tools, "my_transfer", '  { "to" : "b", "amount": 5 } ')
 
-    assert [code(one) for one in (done, smuggled, twice, denied, moved)] == [
+    assert [code(item) for item in (done, smuggled, twice, denied, moved)] == [
         None,
         "invalid_arguments",
         "tool_args_parse_error",
@@ -120,7 +120,7 @@ async def test_a_hidden_argument_is_not_the_models_and_policy_sees_its_value() -
         {"account": "a-1", "amount": 5, "currency": "USD"},
         {"to": "b", "amount": 5, "from": "a-1"},
     ]
-    (finished,) = [one for one in seen if isinstance(one, CallFinished)]
+    (finished,) = [item for item in seen if isinstance(item, CallFinished)]
     assert (finished.call.name, finished.result.tool_name) == ("my_pay", "my_pay")
 
 
@@ -142,7 +142,7 @@ async def test_a_default_of_ones_own_is_filled_in_before_anything_is_decided() -
     done = await run(tools, "transfer", '{"to": "b", "amount": 1}', rule)
     paid = await run(tools, "pay", '{"account": "x", "amount": 1}')
 
-    assert [code(one) for one in (denied, done, paid)] == ["permission_denied", None, None]
+    assert [code(item) for item in (denied, done, paid)] == ["permission_denied", None, None]
     assert RAN == [
         {"to": "b", "amount": 1, "from": "a-1"},
         {"account": "x", "amount": 1, "currency": "USD"},
@@ -174,7 +174,7 @@ async def test_the_key_of_a_call_holds_through_a_hidden_argument() -> None:
     await executor.run(ToolCall(id="c-2", name="pay", arguments_json='{"amount": 2}'), context)
 
     assert first.ok
-    assert [one["amount"] for one in RAN] == [1]
+    assert [item["amount"] for item in RAN] == [1]
 
 
 def test_tools_that_change_are_followed_and_stay_the_same_tools() -> None:
@@ -189,7 +189,7 @@ def test_tools_that_change_are_followed_and_stay_the_same_tools() -> None:
 
     live, heard = Live(), list[str]()
     strict = Toolset(live).hide("pay", account="a-1")
-    assert [one.name for one in strict] == ["pay"]
+    assert [item.name for item in strict] == ["pay"]
     tools = Toolset(live).prefix("a_").tag("x")
     before = tools.tools
     executor = Executor([tools, TRANSFER])
@@ -200,8 +200,8 @@ def test_tools_that_change_are_followed_and_stay_the_same_tools() -> None:
     unsubscribe()
 
     assert executor.registry.names == ("a_pay", "a_balance", "transfer")
-    assert [one.name for one in tools] == ["a_pay", "a_balance"]
+    assert [item.name for item in tools] == ["a_pay", "a_balance"]
     assert tools.tools[0] is before[0]
     assert (heard, len(live.listeners)) == (["changed"], 1)
     live.tools[0] = tool(name="pay")(lambda: "no account any more")
-    assert [one.name for one in strict] == ["balance"]
+    assert [item.name for item in strict] == ["balance"]

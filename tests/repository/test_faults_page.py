@@ -22,6 +22,6 @@ def test_every_row_was_measured_and_with_handrail_nothing_is_double_lost_or_fals
 
     assert set(cells) == set(NAMES) - set(row.not_run)
     if row.guarded:
-        sums = {key: sum(one[key] for one in cells.values()) for key in ("double", "lost", "falsely_reported")}
+        sums = {key: sum(cell[key] for cell in cells.values()) for key in ("double", "lost", "falsely_reported")}
         assert sums == {"double": 0, "lost": 0, "falsely_reported": 0}
-        assert {one["letters"] for one in cells.values()} <= {"✓", "H"}
+        assert {cell["letters"] for cell in cells.values()} <= {"✓", "H"}

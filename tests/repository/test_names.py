@@ -105,7 +105,7 @@ def read_names(node: ast.AST, inside: tuple[str, ...] = ()) -> Iterator[str]:
 
 def is_registered(node: Definition) -> bool:
     """Whether a decorator hands it to somebody who calls it: a validator, a command, a fixture."""
-    names = [ast.unparse(one.func if isinstance(one, ast.Call) else one) for one in node.decorator_list]
+    names = [ast.unparse(item.func if isinstance(item, ast.Call) else item) for item in node.decorator_list]
     return any(name.rpartition(".")[2] not in PLAIN_DECORATORS for name in names)
 
 

@@ -38,7 +38,7 @@ def test_every_extra_that_is_declared_is_used_and_every_one_that_is_named_is_dec
     source = "".join(path.read_text() for path in (ROOT / "src").rglob("*.py"))
     pages = "".join(path.read_text() for path in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
     hinted = set(re.findall(r"MissingExtraError\([^()]+, extra=\"([\w-]+)\"\)", source))
-    named = {one for found in re.findall(r"handrail\[([\w, -]+)\]", source + pages) for one in found.split(",")}
+    named = {item for found in re.findall(r"handrail\[([\w, -]+)\]", source + pages) for item in found.split(",")}
 
     assert declared == hinted
     assert named - {"NAME"} <= declared | {"all"}

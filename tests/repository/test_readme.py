@@ -34,7 +34,7 @@ def test_every_promise_of_the_readme_has_a_link_to_a_test_or_a_figure() -> None:
     promises = re.split(r"^- ", section, flags=re.MULTILINE)[1:]
 
     assert len(promises) >= 6
-    assert [one.partition(".")[0] for one in promises if not re.search(r"\]\[(tests|docs)/", one)] == []
+    assert [promise.partition(".")[0] for promise in promises if not re.search(r"\]\[(tests|docs)/", promise)] == []
 
 
 def test_the_readme_begins_with_what_it_is_a_picture_a_program_and_the_install_line() -> None:

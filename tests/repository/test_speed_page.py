@@ -63,5 +63,9 @@ def test_the_listeners_have_a_part_of_the_page_and_targets_once_they_are_measure
     text = page(results | {"listeners": figures}, growth)
 
     assert "| Log, Metrics, Traces | 8.0 | 2.0 × |" in text or "| Log, Metrics, Traces | 8.00 | 2.00 × |" in text
-    found = [one for one in list_targets(results | {"listeners": figures}, growth) if "without a listener" in one.what]
-    assert [(one.measured, one.limit) for one in found] == [(2.0, 12.0), (3.0, 12.0), (4.0, 4.0)]
+    found = [
+        target
+        for target in list_targets(results | {"listeners": figures}, growth)
+        if "without a listener" in target.what
+    ]
+    assert [(item.measured, item.limit) for item in found] == [(2.0, 12.0), (3.0, 12.0), (4.0, 4.0)]

@@ -106,12 +106,12 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Machine:
     machine = Machine(root)
     # The pinned base dependencies are copied from here: nothing is downloaded.
     packages = Path(machine.prints("python", "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip())
-    for one in find_base_distributions().values():
-        for file in one.files or ():
+    for item in find_base_distributions().values():
+        for file in item.files or ():
             if ".." not in file.parts:
                 target = packages / file
                 target.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy(str(one.locate_file(file)), target)
+                shutil.copy(str(item.locate_file(file)), target)
     install = [uv.find_uv_bin(), "pip", "install", "--offline", "--no-index", "--no-deps", "--python"]
     subprocess.run([*install, machine.bin / "python", wheel], check=True, capture_output=True)
     return machine
@@ -146,7 +146,7 @@ def test_the_doctor_says_what_is_missing(machine: Machine) -> None:
 def test_the_programs_of_the_readme_that_need_no_framework_run_and_write_nothing_to_standard_error(
     machine: Machine,
 ) -> None:
-    sources = [one.source for one in find_examples(ROOT / "README.md") if "pydantic_ai" not in one.source]
+    sources = [example.source for example in find_examples(ROOT / "README.md") if "pydantic_ai" not in example.source]
     assert len(sources) >= 5
     program = "\n".join(sources)
     (machine.folder / "readme.py").write_text(program)

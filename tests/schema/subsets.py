@@ -84,7 +84,7 @@ def _comes_back(reference: str, root: dict[str, Any], way: tuple[str, ...]) -> b
         return True
     target = root["$defs"][reference.removeprefix("#/$defs/")]
     onward = [node["$ref"] for _, node in _nodes(target, "#") if "$ref" in node]
-    return any(_comes_back(one, root, (*way, reference)) for one in onward)
+    return any(_comes_back(item, root, (*way, reference)) for item in onward)
 
 
 def _too_large(root: dict[str, Any]) -> list[str]:
@@ -92,7 +92,7 @@ def _too_large(root: dict[str, Any]) -> list[str]:
     names = [name for node in nodes for name in node.get("properties", {})]
     values = [value for node in nodes for value in [*node.get("enum", []), node.get("const", "")]]
     enums = [node["enum"] for node in nodes if "enum" in node]
-    text = sum(len(str(one)) for one in [*names, *root.get("$defs", {}), *values])
+    text = sum(len(str(item)) for item in [*names, *root.get("$defs", {}), *values])
     long = [sum(len(str(value)) for value in values) for values in enums if len(values) > 250]
     limits = {
         "properties": (len(names), 5_000),

@@ -65,9 +65,9 @@ def test_a_default_in_a_branch_of_a_union_is_converted_and_a_value_that_was_sent
     parse = build_from_annotations({"one": Owner | Price | None}).build_parsers().strict
 
     assert parse('{"one": {}}') == {"one": Price()}
-    for one in ({"amount": True}, {"owner": 1}, {"owner": 1, "amount": False}):
+    for item in ({"amount": True}, {"owner": 1}, {"owner": 1, "amount": False}):
         with pytest.raises(InvalidArgumentsError):
-            parse(json.dumps({"one": one}))
+            parse(json.dumps({"one": item}))
 
 
 class Tags(BaseModel):

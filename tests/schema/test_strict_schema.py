@@ -219,7 +219,7 @@ def test_what_was_dropped_is_still_checked() -> None:
         return ""
 
     assert sent(greet)["strict"] is True
-    assert [one.text for one in wire.tools([greet]).notes] == ["checked here only: name: minLength"]
+    assert [note.text for note in wire.tools([greet]).notes] == ["checked here only: name: minLength"]
     with pytest.raises(InvalidArgumentsError, match="name"):
         greet.parse(came_back(greet, '{"name":"x"}'))
 

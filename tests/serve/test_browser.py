@@ -125,7 +125,7 @@ async def test_questions_are_decided_with_the_keyboard(store: SqlStore) -> None:
         await page.keyboard.press("Enter")
         await expect(second).to_contain_text("denied by ann")
         await expect(second).to_contain_text("not like this")
-    decided = {one.call_id: (one.state, one.who) for one in await store.approvals.history()}
+    decided = {approval.call_id: (approval.state, approval.who) for approval in await store.approvals.history()}
     assert decided == {"c-2": ("approved", "ann"), "c-5": ("denied", "ann")}
 
 
@@ -149,7 +149,7 @@ async def test_a_decision_that_takes_its_time_does_not_take_the_keys_away_from_t
         await page.keyboard.type("jaja")
 
         await expect(second.get_by_label("Reason")).to_have_value("no, jaja")
-    assert sorted(one.state for one in await store.approvals.history()) == ["approved", "pending"]
+    assert sorted(approval.state for approval in await store.approvals.history()) == ["approved", "pending"]
 
 
 async def test_a_question_that_is_asked_while_the_page_is_open_appears(store: SqlStore) -> None:

@@ -169,7 +169,7 @@ async def test_a_failed_call_can_be_sent_again_and_is_asked_about_again(store: S
             assert "waits for an operator" in text_of(await client.call_tool("pay", {"amount": -1}))
             await approve_next(desk)
             assert "must be more than 0" in text_of(await client.call_tool("pay", {"amount": -1}))
-    assert [one.state for one in await store.approvals.history()] == ["used", "used"]
+    assert [approval.state for approval in await store.approvals.history()] == ["used", "used"]
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -185,11 +185,11 @@ async def test_what_is_denied_is_not_listed_and_a_call_of_it_is_an_ordinary_resu
     async with open_desk(Executor([bank.pay, look], policy=policy, store=store), store) as desk:
         acme, other = await desk.create_key("caller", "a", "acme"), await desk.create_key("caller", "b", "other")
         async with desk.connect_client(acme, mode=mode) as client:
-            assert [one.name for one in (await client.list_tools()).tools] == ["look"]
+            assert [item.name for item in (await client.list_tools()).tools] == ["look"]
             denied = await client.call_tool("pay", {"amount": 5})
             assert text_of(await client.call_tool("look", {})) == "seen"  # The connection is as good as before.
         async with desk.connect_client(other, mode=mode) as client:
-            assert [one.name for one in (await client.list_tools()).tools] == ["pay", "look"]
+            assert [item.name for item in (await client.list_tools()).tools] == ["pay", "look"]
     assert denied.is_error
     assert "not here" in text_of(denied)
     assert "denied by policy" in text_of(denied)
@@ -232,7 +232,7 @@ async def test_a_call_is_the_key_holders_and_their_tenants_whatever_the_client_s
         for mode in MODES:
             async with desk.connect_client(secret, mode=mode) as client:
                 assert text_of(await client.call_tool("look", {})) == "bank"
-    assert {(one.session_id, one.customer_id, one.tenant_id) for one in seen} == {(f"mcp-{key.id}", "ann", "acme")}
+    assert {(item.session_id, item.customer_id, item.tenant_id) for item in seen} == {(f"mcp-{key.id}", "ann", "acme")}
 
 
 async def test_one_persons_effect_is_known_under_another_key_of_theirs_and_another_persons_is_not(

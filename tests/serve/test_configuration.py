@@ -87,7 +87,7 @@ sources:
         desk.connect_client() as client,
         desk.sign_in("viewer") as ann,
     ):
-        names = [one.name for one in (await client.list_tools()).tools]
+        names = [tool.name for tool in (await client.list_tools()).tools]
         assert "shop__refund" in names
         assert "add_note" in names
         assert not any(name.startswith("bank__") for name in names)
@@ -98,7 +98,7 @@ sources:
         async with listening(mcp_app(Executor([balance]), host="127.0.0.1"), listener=listener):
             async with asyncio.timeout(120):
                 await appeared.wait()
-            assert "bank__balance" in [one.name for one in (await client.list_tools()).tools]
+            assert "bank__balance" in [tool.name for tool in (await client.list_tools()).tools]
             assert "The source bank" not in await ann.read("/decide")
             assert "120" in text_of(await client.call_tool("bank__balance", {"account": "a"}))
 
@@ -115,7 +115,7 @@ async def test_a_changed_definition_is_held_and_the_pages_say_so(tmp_path: Path)
     pinned["refund"]["description"] = "Give a little money back."
     write_pins(pins, "shop", pinned)
     async with open_file_desk(tmp_path, text) as desk, desk.connect_client() as client, desk.sign_in() as ann:
-        names = [one.name for one in (await client.list_tools()).tools]
+        names = [tool.name for tool in (await client.list_tools()).tools]
         assert "shop__find_order" in names
         assert "shop__refund" not in names
         page = await ann.read("/decide")

@@ -165,7 +165,7 @@ async def test_every_page_shows_the_rows_of_the_keys_tenant_only(store: SqlStore
         assert (await ann.get("/call?session=s-other&call=c-other")).status_code == 404
         for answer in ("approve", "deny"):
             assert (await ann.answer(tokens["other"], answer)).status_code == 404
-    assert {one.token for one in await store.approvals.pending()} == set(tokens.values())
+    assert {approval.token for approval in await store.approvals.pending()} == set(tokens.values())
 
 
 @pytest.mark.proves("GW-14")

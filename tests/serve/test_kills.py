@@ -130,7 +130,7 @@ async def test_kills_at_random_points_lose_no_call_and_repeat_no_effect(tmp_path
                 assert effects[order] == 1, f"{order} was told as done"
         calls = {}
         for number in range(CLIENTS):
-            (key,) = [one for one in await store.keys.list() if one.who == f"client-{number}"]
+            (key,) = [item for item in await store.keys.list() if item.who == f"client-{number}"]
             rows = await store.audit.query(session_id=f"mcp-{key.id}", kind="approval_used", limit=10_000)
             calls[number] = {row.call_id for row in rows}
             for call_id in calls[number]:

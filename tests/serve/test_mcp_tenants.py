@@ -37,7 +37,7 @@ def build_loyalty(cfg: TenantConfig) -> Any:
 async def list_names(desk: Desk, tenant: str | None) -> set[str]:
     secret = await desk.create_key("caller", "bot", tenant)
     async with desk.connect_client(secret) as client:
-        return {one.name for one in (await client.list_tools()).tools}
+        return {item.name for item in (await client.list_tools()).tools}
 
 
 async def list_in_vain(desk: Desk, tenant: str) -> str:
@@ -196,7 +196,7 @@ async def test_a_new_revision_cuts_off_no_call_that_runs_at_a_server_of_the_tena
                 if is_moved:
                     config["mcp_servers"] = [{"name": "bank", "url": f"{other_url}/mcp"}]
                 await store.tenants.put(TenantConfig(**config, instructions="Be kind."))
-                while "bank__transfer" not in {one.name for one in (await client.list_tools()).tools}:
+                while "bank__transfer" not in {item.name for item in (await client.list_tools()).tools}:
                     await asyncio.sleep(0.01)
                 release.set()
                 assert text_of(await paying) == "transferred to ann"

@@ -50,7 +50,7 @@ async def test_a_server_that_knows_nothing_of_handrail_is_read_asked_about_and_r
         desk.connect_client() as client,
         desk.sign_in(who="ann") as ann,
     ):
-        names = {one.name for one in (await client.list_tools()).tools}
+        names = {tool.name for tool in (await client.list_tools()).tools}
         assert "files__write_file" in names
         assert "files__move_file" not in names
         assert "hello" in text_of(await client.call_tool("files__read_text_file", {"path": str(inside / "a.txt")}))

@@ -34,7 +34,7 @@ async def send_raw(app: Any, secret: str, chunks: list[bytes], *, hang: bool = F
         sent.append(message)
 
     await app({**scope, "state": {}}, receive, send)
-    return sent[0]["status"], json.loads(b"".join(one.get("body", b"") for one in sent[1:]))
+    return sent[0]["status"], json.loads(b"".join(item.get("body", b"") for item in sent[1:]))
 
 
 @pytest.mark.proves("SV-06")

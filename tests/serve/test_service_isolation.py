@@ -93,12 +93,12 @@ def list_requests(ids: dict[str, str]) -> list[tuple[str, str, dict[str, Any]]]:
     ]
     call_body = {"tool": "pay", "arguments": {"invoice": "ours", "amount": 1}}
     return [
-        *[("GET", "/calls/result", {"params": one}) for one in both],
-        *[("GET", "/calls/why", {"params": one}) for one in both],
-        *[("POST", "/calls/cancel", {"json": one}) for one in both],
+        *[("GET", "/calls/result", {"params": item}) for item in both],
+        *[("GET", "/calls/why", {"params": item}) for item in both],
+        *[("POST", "/calls/cancel", {"json": item}) for item in both],
         *[
-            ("POST", path, {"json": {**call_body, **one}})
-            for one in both
+            ("POST", path, {"json": {**call_body, **item}})
+            for item in both
             for path in ("/calls", "/calls/submit", "/explain")
         ],
         ("GET", "/tools", {}),
@@ -107,16 +107,16 @@ def list_requests(ids: dict[str, str]) -> list[tuple[str, str, dict[str, Any]]]:
         ("GET", "/approvals", {"params": {"session_id": session}}),
         ("GET", "/approvals", {"params": {"session_id": ids["short_session"]}}),
         ("GET", "/approvals", {"params": {"session_id": session, "after": token}}),
-        *[("GET", "/approvals", {"params": one}) for one in filters[:1]],
-        *[("GET", "/approvals/history", {"params": one}) for one in (*filters[:3], {"before": token}, {})],
+        *[("GET", "/approvals", {"params": item}) for item in filters[:1]],
+        *[("GET", "/approvals/history", {"params": item}) for item in (*filters[:3], {"before": token}, {})],
         ("GET", f"/approvals/{token}", {}),
         ("POST", f"/approvals/{token}/approve", {"json": {"reason": "ours"}}),
         ("POST", f"/approvals/{token}/approve", {"json": {"arguments": {"invoice": "x", "amount": 2}}}),
         ("POST", f"/approvals/{token}/deny", {"json": {"reason": "ours"}}),
-        *[("GET", "/doubts", {"params": one}) for one in (*filters[:2], {})],
+        *[("GET", "/doubts", {"params": item}) for item in (*filters[:2], {})],
         ("POST", "/doubts/resolve", {"json": {"session_id": session, "call_id": doubt, "happened": True}}),
-        *[("GET", "/audit", {"params": one}) for one in (*filters, {"limit": 1}, {})],
-        *[("GET", "/audit/export", {"params": one}) for one in (filters[0], {})],
+        *[("GET", "/audit", {"params": item}) for item in (*filters, {"limit": 1}, {})],
+        *[("GET", "/audit/export", {"params": item}) for item in (filters[0], {})],
         ("POST", "/erase", {"json": {"customer_id": ids["customer"]}}),
         ("POST", "/erase", {"json": {"customer_id": ids["customer"], "tenant_id": ids["tenant"]}}),
         ("GET", "/tenants", {}),
@@ -135,7 +135,7 @@ def list_requests(ids: dict[str, str]) -> list[tuple[str, str, dict[str, Any]]]:
         ],
         *[("GET", f"/sessions/{quote(name, safe='')}", {}) for name in (session, ids["short_session"])],
         ("GET", f"/sessions/{ids['short_session']}", {"params": {"tenant_id": ids["tenant"]}}),
-        *[("GET", "/sessions", {"params": one}) for one in ({}, {"tenant_id": ids["tenant"]})],
+        *[("GET", "/sessions", {"params": item}) for item in ({}, {"tenant_id": ids["tenant"]})],
         ("GET", "/sessions", {"params": {"before": f"9e9:{session}"}}),
         ("GET", "/metrics", {}),
         ("GET", "/health", {}),
@@ -149,15 +149,15 @@ def hide_sent(text: str, *options: dict[str, Any]) -> str:
 
     def collect(value: Any) -> None:
         if isinstance(value, dict):
-            for one in value.values():
-                collect(one)
+            for part in value.values():
+                collect(part)
         elif isinstance(value, str):
             sent.append(value)
 
-    for one in options:
-        collect(one)
-    for one in sorted(sent, key=len, reverse=True):
-        text = text.replace(one, "")
+    for option in options:
+        collect(option)
+    for message in sorted(sent, key=len, reverse=True):
+        text = text.replace(message, "")
     return text
 
 
@@ -233,7 +233,7 @@ def test_what_a_tenant_reads_does_not_depend_on_what_another_does(data: st.DataO
 
     async def compare(world: World) -> None:
         every = [*list_requests(world.ids["acme"]), *list_requests(world.ids[OTHER])]
-        reads = [one for one in every if f"{one[0]} {one[1]}".startswith(READS)]
+        reads = [item for item in every if f"{item[0]} {item[1]}".startswith(READS)]
         chosen = data.draw(
             st.lists(st.tuples(st.sampled_from(reads), st.sampled_from(ROLES)), min_size=10, max_size=20)
         )

@@ -68,8 +68,8 @@ async def decide(replicas: list[Replica], operator: str) -> None:
     while True:
         page = await ask(replicas, operator, "GET", "/approvals", params={"limit": 50})
         items = page.get("items")
-        for one in items if isinstance(items, list) else []:
-            await ask(replicas, operator, "POST", f"/approvals/{one['token']}/approve", json={})
+        for item in items if isinstance(items, list) else []:
+            await ask(replicas, operator, "POST", f"/approvals/{item['token']}/approve", json={})
         await asyncio.sleep(0.05)
 
 

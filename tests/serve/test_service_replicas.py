@@ -43,7 +43,7 @@ async def test_what_one_replica_asked_another_decides_and_a_third_request_runs_o
     asked = await caller.call("pay", {"invoice": "i-1", "amount": 3}, call_id="c-1")
     assert (asked["error"]["code"], paid) == ("approval_required", [])
     token = asked["approval"]["token"]
-    assert [one["token"] for one in (await operator.get("/approvals"))["items"]] == [token]
+    assert [item["token"] for item in (await operator.get("/approvals"))["items"]] == [token]
     decided = await operator.post(f"/approvals/{token}/approve", {"reason": "checked"})
     assert (decided["state"], decided["who"]) == ("approved", "ann")
 
@@ -51,7 +51,7 @@ async def test_what_one_replica_asked_another_decides_and_a_third_request_runs_o
     results = await asyncio.gather(
         *(replica.use(caller).call("pay", body, call_id="c-1") for replica in (first, second, first, second))
     )
-    assert [one["output"] for one in results] == ["paid 3"] * 4
+    assert [result["output"] for result in results] == ["paid 3"] * 4
     assert paid == [("i-1", 3)]
     for replica in (first, second):
         known = await replica.use(caller).get("/calls/result", session_id="s-1", call_id="c-1")

@@ -35,9 +35,9 @@ async def test_a_refused_call_is_a_result_with_the_librarys_code_and_text(store:
             await caller.call("pay", {"invoice": "i", "amount": 1}),
         ]
         codes = ["tool_not_found", "invalid_arguments", "tool_args_parse_error", "approval_required"]
-        assert [one["error"]["code"] for one in results] == codes
-        for one in results:
-            assert json.loads(one["text"])["message"] == one["error"]["message"]
+        assert [result["error"]["code"] for result in results] == codes
+        for result in results:
+            assert json.loads(result["text"])["message"] == result["error"]["message"]
 
 
 async def test_the_text_of_the_arguments_reaches_the_tool_as_it_was_sent(store: SqlStore) -> None:
@@ -155,7 +155,7 @@ async def test_a_caller_passes_on_what_the_customer_says_and_never_what_an_opera
     token = small["approval"]["token"]
     refused = await operator.post(f"/approvals/{token}/approve", status=409)
     assert refused["error"]["code"] == "approval_error"
-    assert [one["token"] for one in (await caller.get("/approvals", session_id="s-1"))["items"]] == [token]
+    assert [item["token"] for item in (await caller.get("/approvals", session_id="s-1"))["items"]] == [token]
     decided = await caller.post(f"/approvals/{token}/approve")
     assert (decided["state"], decided["who"]) == ("approved", "ann")
     same_turn = await caller.call("transfer", {"amount": 5}, call_id="c-1", customer_id="ann", turn=1)
@@ -189,7 +189,7 @@ async def test_an_operator_changes_denies_and_is_told_who_was_faster(store: SqlS
         assert denied["error"]["code"] == "permission_denied"
         assert "not ours" in denied["text"]
         history = (await ann.get("/approvals/history", who="bob"))["items"]
-        assert [(one["state"], one["reason"]) for one in history] == [("denied", "not ours")]
+        assert [(message["state"], message["reason"]) for message in history] == [("denied", "not ours")]
 
 
 async def test_approvals_come_in_pages(store: SqlStore) -> None:
@@ -201,8 +201,8 @@ async def test_approvals_come_in_pages(store: SqlStore) -> None:
             seen, cursor = set[str](), None
             while True:
                 page = await viewer.get(path, limit=2, **({} if cursor is None else {step: cursor}))
-                assert not seen & {one["token"] for one in page["items"]}
-                seen |= {one["token"] for one in page["items"]}
+                assert not seen & {item["token"] for item in page["items"]}
+                seen |= {item["token"] for item in page["items"]}
                 if (cursor := page["next"]) is None:
                     break
             assert len(seen) == 5
@@ -259,7 +259,7 @@ async def test_an_export_ends_when_its_key_is_revoked(store: SqlStore, monkeypat
         for number in range(4):
             await caller.call("get_balance", {"account": "a"}, call_id=f"c-{number}")
         await store.audit.flush(timeout=10)
-        (key,) = [one for one in await store.keys.list() if one.role == "viewer"]
+        (key,) = [item for item in await store.keys.list() if item.role == "viewer"]
         find, looks = replica.store.keys.find, 0
 
         async def revoke_after_two(secret: str) -> Any:
@@ -278,7 +278,7 @@ async def test_an_export_ends_when_its_key_is_revoked(store: SqlStore, monkeypat
 async def test_tools_in_the_form_of_each_provider(store: SqlStore) -> None:
     async with open_replica(store) as replica:
         caller = await replica.connect("caller")
-        tools = {one["name"]: one for one in (await caller.get("/tools"))["items"]}
+        tools = {item["name"]: item for item in (await caller.get("/tools"))["items"]}
         assert sorted(tools) == ["close_account", "get_balance", "pay"]
         assert (tools["pay"]["has_key"], tools["pay"]["read_only"], tools["get_balance"]["read_only"]) == (
             True,
@@ -315,7 +315,7 @@ async def test_a_tool_that_is_denied_in_any_case_is_not_listed(store: SqlStore) 
         replica.executor.replace_policy(Policy([Rule.deny("close_account")]))
         caller = await replica.connect("caller")
         assert "close_account" not in json.dumps(await caller.get("/tools/definitions/mcp"))
-        assert [one["name"] for one in (await caller.get("/tools"))["items"]] == ["get_balance", "pay"]
+        assert [item["name"] for item in (await caller.get("/tools"))["items"]] == ["get_balance", "pay"]
 
 
 async def test_explain_says_which_rule_would_decide_and_runs_nothing(store: SqlStore) -> None:
@@ -370,7 +370,7 @@ async def test_a_tenants_configuration_adds_tools_and_rules_and_is_rolled_back(s
 
         await admin.post("/tenants/acme/rollback", {"revision": 1})
         history = (await admin.get("/tenants/acme/history"))["items"]
-        assert [(one["revision"], one["who"]) for one in history] == [(3, "ann"), (2, "ann"), (1, "ann")]
+        assert [(message["revision"], message["who"]) for message in history] == [(3, "ann"), (2, "ann"), (1, "ann")]
         assert history[0]["version"] == history[2]["version"]
         assert (await acme.call("get_points"))["output"] == 20
         await admin.post("/tenants/acme/rollback", {"revision": 99}, 404)
@@ -579,7 +579,7 @@ async def test_one_customer_is_erased_over_http(store: SqlStore) -> None:
         assert (done["approvals"], done["audit_rows"] > 0, done["open_calls"]) == (1, True, 0)
         assert "ann" not in json.dumps((await viewer.get("/approvals/history"))["items"])
         theirs = await replica.connect("viewer", "globex")
-        assert [one["customer_id"] for one in (await theirs.get("/approvals"))["items"]] == ["ann"]
+        assert [item["customer_id"] for item in (await theirs.get("/approvals"))["items"]] == ["ann"]
         (row,) = (await viewer.get("/audit", kind="customer_erased"))["items"]
         assert row["detail"]["who"] == "dpo"
 
@@ -601,7 +601,7 @@ async def test_what_a_tenant_does_not_keep_is_deleted_and_nothing_of_others(stor
         assert kinds["acme"] == {"audit_purged"}
         assert "approval_requested" in kinds["globex"]
         assert "audit_purged" not in kinds["globex"]
-        assert [len((await one.get("/approvals"))["items"]) for one in viewers.values()] == [0, 1]
+        assert [len((await viewer.get("/approvals"))["items"]) for viewer in viewers.values()] == [0, 1]
 
 
 @pytest.mark.parametrize("is_removed", [True, False])

@@ -198,10 +198,10 @@ async def test_conversations_are_listed_in_pages_the_newest_first_and_each_can_b
         await store.sessions.save(Conversation(session_id="own", tenant_id="acme", revision=1))
 
         pages = await read_pages(client, limit=2)
-        assert [[one["name"] for one in page] for page in pages] == [["one"], ["five", "four"], ["three"]]
-        for one in (one for page in pages for one in page):
-            assert (one["tenant_id"], one["customer_id"]) == ("acme", f"of {one['name']}")
-            assert (await client.get(f"/sessions/{one['name']}"))["session_id"] == one["session_id"]
+        assert [[row["name"] for row in page] for page in pages] == [["one"], ["five", "four"], ["three"]]
+        for item in (row for page in pages for row in page):
+            assert (item["tenant_id"], item["customer_id"]) == ("acme", f"of {item['name']}")
+            assert (await client.get(f"/sessions/{item['name']}"))["session_id"] == item["session_id"]
         operator, host = await replica.connect("operator"), await replica.connect("operator", None)
         everything = await client.get("/sessions")
         assert everything == await operator.get("/sessions") == await host.get("/sessions", tenant_id="acme")
@@ -482,14 +482,14 @@ async def test_one_tenant_cannot_have_all_turns(store: SqlStore) -> None:
         # At once, so that all ask for their turn before one of them has it.
         running = [asyncio.create_task(start(ours, f"s-{at}")) for at in range(6)]
         async with asyncio.timeout(30):
-            refused = [await one for one in itertools.islice(asyncio.as_completed(running), 4)]
+            refused = [await item for item in itertools.islice(asyncio.as_completed(running), 4)]
         assert refused == [429] * 4
         full = await send(ours, session="s-7", status=429)
         assert (full["error"]["code"], full["error"]["retryable"]) == ("rate_limited", True)
         other = asyncio.create_task(start(theirs, "s-1"))
         await wait_until(lambda: has_session(theirs, "s-1"))
         gate.go_on.set()
-        assert sorted([await one for one in running]) == [200, 200, 429, 429, 429, 429]
+        assert sorted([await item for item in running]) == [200, 200, 429, 429, 429, 429]
         assert await other == 200
 
 
@@ -502,7 +502,7 @@ async def test_without_tenants_all_turns_are_of_one_company(store: SqlStore) -> 
         for at in range(2):
             await wait_until(lambda at=at: has_session(client, f"s-{at}"))
         gate.go_on.set()
-        assert [(await one)["text"] for one in running] == ["Well, yes"] * 2
+        assert [(await item)["text"] for item in running] == ["Well, yes"] * 2
 
 
 async def has_session(client: Client, session: str) -> bool:

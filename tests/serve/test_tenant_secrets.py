@@ -66,7 +66,7 @@ async def test_a_tenants_api_gets_the_tenants_secret_and_never_the_hosts(
         async with app.router.lifespan_context(app):
             replica = Replica(app, executor, store)
             acme, globex = await replica.connect("caller"), await replica.connect("caller", "globex")
-            names = [one["name"] for one in (await acme.get("/tools"))["items"]]
+            names = [item["name"] for item in (await acme.get("/tools"))["items"]]
             (listing,) = [name for name in names if "list_orders" in name]
 
             assert (await acme.call(listing))["ok"]

@@ -80,7 +80,7 @@ class Shop:
         report = await explain_past_call(self.store, session_id="s", call_id=id, find_executor=self.find_executor)
         assert report is not None
         assert len(str(report).splitlines()) <= SCREEN, str(report)
-        return {"outcome": report.outcome, **{one.title: "\n".join(one.lines) for one in report.sections}}
+        return {"outcome": report.outcome, **{section.title: "\n".join(section.lines) for section in report.sections}}
 
 
 @pytest.fixture
@@ -159,7 +159,7 @@ async def test_an_effect_that_nobody_knows_the_outcome_of_and_who_resolved_it(sh
 
 
 async def test_a_tool_that_is_held_because_its_definition_changed(shop: Shop) -> None:
-    shop.executor.replace_tools([one for one in shop.executor.registry if one.name != "ship"])
+    shop.executor.replace_tools([item for item in shop.executor.registry if item.name != "ship"])
     await shop.send("c", "ship", '{"order": 7}')
     told = await shop.explain("c")
     assert told["outcome"] == "tool_not_found"

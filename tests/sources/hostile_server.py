@@ -110,7 +110,7 @@ def call(number: int, name: str) -> None:
             form = {"message": "Password?", "requestedSchema": {"type": "object", "properties": {}}}
             send({"id": f"q{question}", "method": "elicitation/create", "params": form})
         answers = [json.loads(sys.stdin.readline())["result"]["action"] for _ in range(100)]
-        send({"id": number, "result": text(json.dumps({one: answers.count(one) for one in sorted(set(answers))}))})
+        send({"id": number, "result": text(json.dumps({item: answers.count(item) for item in sorted(set(answers))}))})
     elif name == "leave":
         left = os.posix_spawnp("sleep", ["sleep", "60"], os.environ, setpgroup=0)
         send({"id": number, "result": text(str(left))})

@@ -69,7 +69,7 @@ async def test_bad_names_and_schemas_are_skipped_one_by_one() -> None:
         names = [tool.name for tool in sources.tools]
         assert names[:2] == ["bad__a_b", "bad__ok"]
         assert not {"bad__twice", "bad__broken", "bad__"} & set(names)
-        reasons = {one.name: one.reason for one in sources.status["bad"].skipped}
+        reasons = {skipped.name: skipped.reason for skipped in sources.status["bad"].skipped}
         assert "2 tools that would be named 'bad__twice'" in reasons["twice"]
         assert reasons["bell�"] == "its name has control characters"
         assert reasons["broken"] == "its inputSchema is not valid at properties: each must be a schema"
@@ -78,7 +78,7 @@ async def test_bad_names_and_schemas_are_skipped_one_by_one() -> None:
         assert (await run(sources, "a_b")).output == "fine"
         long = next(tool for tool in sources.tools if len(tool.name) > 128)
         definitions = openai_chat.tools([long])
-        (name,) = [one["function"]["name"] for one in definitions]
+        (name,) = [definition["function"]["name"] for definition in definitions]
         assert len(name) <= 64
         message = {"tool_calls": [{"id": "c1", "function": {"name": name, "arguments": "{}"}}]}
         (back,) = openai_chat.calls(message, definitions)
@@ -118,7 +118,7 @@ async def test_a_server_that_never_answers_has_no_tools_and_says_so(what: str) -
 async def test_a_definition_without_a_name_is_skipped_too() -> None:
     async with connect([hostile("malformed")]) as sources:
         assert sources.tools == ()
-        assert [one.name for one in sources.status["bad"].skipped] == ["(no name)"]
+        assert [skipped.name for skipped in sources.status["bad"].skipped] == ["(no name)"]
         assert "not valid at name: Field required" in sources.status["bad"].skipped[0].reason
 
 
@@ -215,7 +215,7 @@ async def test_of_two_answers_to_one_call_the_first_counts_and_the_connection_st
 async def test_a_process_that_a_server_leaves_behind_keeps_no_pipe_open_here() -> None:
     def list_pipes() -> set[str]:
         opened = [Path("/proc/self/fd", number) for number in os.listdir("/proc/self/fd")]
-        return {os.readlink(one) for one in opened if one.is_fifo()}
+        return {os.readlink(item) for item in opened if item.is_fifo()}
 
     before = list_pipes()
     async with connect([hostile("leaving")]) as sources:

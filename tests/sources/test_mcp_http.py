@@ -41,7 +41,7 @@ class Seen:
         await self.app(scope, receive, send)
 
     def of_calls(self, name: str) -> list[str | None]:
-        return [one.get(name) for one in self.headers if one.get("mcp-method") == "tools/call"]
+        return [header.get(name) for header in self.headers if header.get("mcp-method") == "tools/call"]
 
 
 def make_server() -> MCPServer:
@@ -178,7 +178,7 @@ async def test_headers_that_fail_or_cannot_be_sent_do_nothing_at_the_server() ->
             assert result.error.code == "unavailable"
         # The listing connection may still open the stream of its notifications; a call's headers name the tenant.
         assert seen.of_calls("x-tenant") == []
-        assert [one for one in seen.headers if {"x-tenant", "x-evil"} & one.keys()] == []
+        assert [header for header in seen.headers if {"x-tenant", "x-evil"} & header.keys()] == []
 
 
 async def test_a_secret_that_nobody_needs_is_not_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -533,4 +533,4 @@ async def test_a_server_at_an_address_that_was_checked_is_called_by_its_name(mon
         async with connect([McpServer("crm", url=f"http://{address}/mcp", allow_private=False)]) as sources:
             assert (await run(sources, "who")).output == {"result": "nobody"}
     assert set(tried) == {"crm.example"}
-    assert {one["host"] for one in seen.headers} == {address}
+    assert {header["host"] for header in seen.headers} == {address}

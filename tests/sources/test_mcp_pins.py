@@ -32,11 +32,11 @@ async def test_what_nobody_has_accepted_is_held_and_the_rest_is_offered(tmp_path
     pins = tmp_path / "pins.json"
     async with connect([server(pins, "1")]) as sources:
         assert sources.tools == ()
-        assert [one.tool for one in sources.status["crm"].differences] == ["change", "ok", "v1"]
+        assert [difference.tool for difference in sources.status["crm"].differences] == ["change", "ok", "v1"]
     definitions = {"ok": {"name": "ok"}, "change": {"name": "change"}}
     write_pins(pins, "crm", definitions)
     async with connect([server(pins, "1")]) as sources:
-        held = {one.tool: one for one in sources.status["crm"].differences}
+        held = {difference.tool: difference for difference in sources.status["crm"].differences}
         assert {name: one.kind for name, one in held.items()} == {"ok": "changed", "change": "changed", "v1": "added"}
         assert '+  "description": "A tool.",' in held["ok"].diff
 

@@ -74,7 +74,7 @@ async def test_a_conversation_uses_the_tools_of_a_server_beside_your_own() -> No
     async with connect([McpServer("shop", command=SHOP, trusted=True)]) as sources:
         session = ChatSession(ScriptedProvider(lines), Executor([sources, today]), context=CONTEXT)
         result = await session.send("How is order 7?")
-    assert [one.output for one in result.results] == [{"order_id": 7, "state": "paid"}, "Monday"]
+    assert [item.output for item in result.results] == [{"order_id": 7, "state": "paid"}, "Monday"]
     assert result.text == "It is paid."
 
 
@@ -142,7 +142,7 @@ async def test_a_server_that_cannot_start_costs_the_others_nothing() -> None:
     rude = McpServer("rude", command=[sys.executable, "-c", "import sys; sys.exit('no licence')"])
     async with connect([gone, rude, McpServer("shop", command=SHOP)]) as sources:
         status = sources.status
-        assert [one.state for one in status.values()] == ["failed", "reconnecting", "connected"]
+        assert [item.state for item in status.values()] == ["failed", "reconnecting", "connected"]
         assert "No such file or directory" in status["gone"].reason
         assert status["rude"].reason == "the process ended (1): no licence"
         assert len(sources.tools) == 5

@@ -40,7 +40,7 @@ async def test_everything_of_the_everything_server(servers: Path) -> None:
         assert len(sources.tools) >= 8
         assert (await call(sources, "all__echo", message="hello")).output == "Echo: hello"
         image = await call(sources, "all__get-tiny-image")
-        assert [(one.mime_type, one.data is not None) for one in image.media] == [("image/png", True)]
+        assert [(item.mime_type, item.data is not None) for item in image.media] == [("image/png", True)]
         heard: list[Event] = []
         long = "all__trigger-long-running-operation"
         done = await call(sources, long, listeners=[heard.append], duration=1, steps=4)

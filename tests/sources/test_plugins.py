@@ -61,7 +61,7 @@ async def test_the_tools_of_installed_packages_are_loaded_and_run(site: Path) ->
         ("forecast", "plugin:weather"),
         ("climate", "plugin:weather"),
     ]
-    reasons = {one.name: one.reason for one in plugins.skipped}
+    reasons = {skipped.name: skipped.reason for skipped in plugins.skipped}
     assert reasons == {
         "broken": "ModuleNotFoundError: No module named 'no_such_module_of_anybody'",
         "exit": "SystemExit: bye",

@@ -59,7 +59,7 @@ async def test_a_process_serves_its_executor_over_stdio() -> None:
         steps.append((done, total, message))
 
     async with Client(BANK, mode="legacy", elicitation_callback=person) as client:
-        tools = {one.name: one for one in (await client.list_tools()).tools}
+        tools = {item.name: item for item in (await client.list_tools()).tools}
         assert list(tools) == ["balance", "pay", "close_account", "work"]
         assert tools["balance"].annotations is not None
         assert tools["balance"].annotations.read_only_hint is True
@@ -175,7 +175,7 @@ async def test_one_client_cannot_answer_a_question_of_another() -> None:
                     await client.call_tool(
                         "pay", {"to": "Dan", "amount": 9}, input_responses=yes, request_state=approval.token
                     )
-    assert [one.state for one in await executor.approvals.pending(session_id="ann")] == ["pending"]
+    assert [item.state for item in await executor.approvals.pending(session_id="ann")] == ["pending"]
 
 
 @pytest.mark.parametrize("mode", ["legacy", "auto"])

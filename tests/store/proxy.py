@@ -40,8 +40,8 @@ class Proxy:
         except OSError:
             pass
         finally:
-            for one in own:
-                one.close()
+            for item in own:
+                item.close()
             self._writers -= own
 
     async def _pass(

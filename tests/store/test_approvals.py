@@ -50,7 +50,7 @@ async def test_where_values_come_from_is_kept_whole_until_it_is_decided(kept: An
     asked = await kept.approvals.ask(an_approval(by="operator", seen=seen, unsaid=("recipient",)))
 
     assert (await kept.approvals.get(asked.token)).seen == seen
-    assert [(one.seen, one.unsaid) for one in await kept.approvals.pending()] == [(seen, ("recipient",))]
+    assert [(approval.seen, approval.unsaid) for approval in await kept.approvals.pending()] == [(seen, ("recipient",))]
     await kept.approvals.approve(asked.token, by="operator", who="op")
     decided = await kept.approvals.get(asked.token)
     assert (decided.seen, decided.unsaid) == (seen, ("recipient",))
@@ -68,7 +68,7 @@ async def test_the_same_question_asked_by_many_at_once_is_one_question(kept: Any
 
     answers = await asyncio.gather(*(kept.approvals.ask(anew(question)) for _ in range(15)))
 
-    assert len({one.token for one in answers}) == 1
+    assert len({answer.token for answer in answers}) == 1
     assert len(await kept.approvals.pending()) == 1
 
 
@@ -112,7 +112,7 @@ async def test_who_decided_an_expired_question_and_why_stays_under_its_token(kep
     assert third == second
     assert (second.state, second.call_id, second.token != first.token) == ("pending", "c-2", True)
     past = await kept.approvals.history(session_id=first.session_id)
-    assert [(one.token, one.state, one.who, one.reason, one.call_id) for one in past] == [
+    assert [(item.token, item.state, item.who, item.reason, item.call_id) for item in past] == [
         (first.token, decided.state, "ann", "looked at it", "c-1"),
         (second.token, "pending", None, "", "c-2"),
     ]
@@ -234,10 +234,10 @@ async def test_of_many_answers_at_once_exactly_one_counts(kept: Any) -> None:
     said = await asyncio.gather(*(decide(number) for number in range(15)))
 
     # Who decides the same later gets the decision that counts; who decides otherwise is told.
-    (counts, *same) = [one for one in said if isinstance(one, Approval)]
-    assert [(one.who, one.state) for one in same] == [(counts.who, counts.state)] * len(same)
+    (counts, *same) = [text for text in said if isinstance(text, Approval)]
+    assert [(item.who, item.state) for item in same] == [(counts.who, counts.state)] * len(same)
     assert await found(kept.approvals, asked) == counts
-    assert {one for one in said if isinstance(one, str)} == {
+    assert {text for text in said if isinstance(text, str)} == {
         f"This approval is not open any more: it is {counts.state}."
     }
 
@@ -256,7 +256,7 @@ async def test_an_approval_is_used_up_by_exactly_one(kept: Any) -> None:
     if isinstance(kept, SqlStore):
         await kept.audit.flush()
         told = await kept.audit.query(kind=ApprovalUsed)
-        assert [(one.detail["token"], one.detail["who"]) for one in told] == [(asked.token, "ann")]
+        assert [(event.detail["token"], event.detail["who"]) for event in told] == [(asked.token, "ann")]
 
 
 @pytest.mark.parametrize("answer", [None, "approve", "deny"])
@@ -290,7 +290,7 @@ async def test_only_what_is_pending_about_one_call_is_withdrawn_with_it(kept: An
 
     await kept.approvals.withdraw_pending(session_id=mine.session_id, call_id="c-1")
 
-    assert {one.token for one in await kept.approvals.pending()} == {one.token for one in others}
+    assert {approval.token for approval in await kept.approvals.pending()} == {other.token for other in others}
     assert (await kept.approvals.get(mine.token)).state == "withdrawn"
     assert (await kept.approvals.get(decided.token)).state == "approved"
     with pytest.raises(ApprovalError, match="it is withdrawn"):
@@ -426,8 +426,8 @@ async def test_open_questions_and_past_ones_are_read_page_by_page(kept: Any) -> 
 
     assert [len(page) for page in pages] == [len(page) for page in past] == [3, 3, 1]
     in_order = sorted(asked, key=lambda one: (one.created_at, one.token))
-    assert [one for page in pages for one in page] == in_order
-    assert [one for page in reversed(past) for one in page] == in_order
+    assert [row for page in pages for row in page] == in_order
+    assert [row for page in reversed(past) for row in page] == in_order
 
 
 async def test_a_limit_below_one_and_an_unknown_filter_are_refused(kept: Any) -> None:

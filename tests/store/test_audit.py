@@ -239,8 +239,8 @@ async def run_canaries(url: str, words: str, **options: Any) -> str:
             await executor.run(call, a_context())
         asked = a_call("6", "remember", with_canaries(words)[0].arguments_json)
         await Executor([remember], store=store).run(asked, a_context(session_id="s-2"))
-        for one in await store.approvals.pending():  # Whole until somebody has decided, redacted from then on.
-            await store.approvals.deny(one.token, by=one.by, who=one.customer_id or "ann", reason="no")
+        for approval in await store.approvals.pending():  # Whole until somebody has decided, redacted from then on.
+            await store.approvals.deny(approval.token, by=approval.by, who=approval.customer_id or "ann", reason="no")
         store.audit(Progress(at=1.0, session_id="s", call_id="c", tool_name="t", message=words))
     return await everything(url)
 

@@ -137,7 +137,7 @@ def test_a_loop_that_ends_writes_what_waits_once_and_the_next_goes_on(tmp_path: 
         thread = threading.Thread(target=run, args=(number,))
         thread.start()
         thread.join(60)
-        assert not [one for one in threading.enumerate() if one.name.startswith("handrail:sqlite")]
+        assert not [item for item in threading.enumerate() if item.name.startswith("handrail:sqlite")]
     store.audit(an_event(3))  # Between two event loops: it waits for the next one.
 
     assert found == [expected(), expected(0), expected(0, 1)]

@@ -160,8 +160,8 @@ async def test_leases_are_renewed_over_one_connection_that_is_opened_again_when_
         assert await store.ledger.claim(entry, approval=None, approvals=store.approvals)
 
     async def leases() -> list[float]:
-        found = [await store.ledger.recall(session_id=one.session_id, call_id=one.call_id) for one in entries]
-        return [one.by_id.lease_until for one in found if one.by_id is not None]
+        found = [await store.ledger.recall(session_id=entry.session_id, call_id=entry.call_id) for entry in entries]
+        return [item.by_id.lease_until for item in found if item.by_id is not None]
 
     for number in range(3):
         before = await leases()

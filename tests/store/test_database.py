@@ -310,7 +310,7 @@ CREATE FUNCTION quote() RETURNS trigger AS $$ BEGIN RAISE EXCEPTION 'not %', NEW
 async def test_a_store_error_does_not_quote_the_values_that_the_database_quotes(postgres: PostgresServer) -> None:
     async with open_store(postgres.new_database()) as store:
         trigger = "CREATE TRIGGER quotes BEFORE INSERT ON handrail_ledger FOR EACH ROW EXECUTE FUNCTION quote()"
-        await store._database.run(lambda transaction: [transaction.execute(text(one)) for one in (QUOTES, trigger)])
+        await store._database.run(lambda transaction: [transaction.execute(text(item)) for item in (QUOTES, trigger)])
         with pytest.raises(StoreError) as caught:
             await store.ledger.claim(an_entry(arguments="kestrel"), approval=None, approvals=store.approvals)
 

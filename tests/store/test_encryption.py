@@ -108,7 +108,7 @@ async def test_another_key_and_no_key_are_refused_by_name_and_keys_can_be_change
     assert CHANGED not in await stored(url)
 
     async with open_store(url, encryption_key=[OTHER, KEY]) as store:
-        assert [one.arguments for one in await store.approvals.pending()] == [{"iban": IBAN}]
+        assert [approval.arguments for approval in await store.approvals.pending()] == [{"iban": IBAN}]
     with pytest.raises(StoreError, match="encryption_key"):
         async with open_store(url, encryption_key=KEY):
             pass
@@ -154,8 +154,8 @@ async def test_a_process_that_was_opened_before_there_was_a_key_refuses_what_it_
             asked = await encrypting.run(call("pay", "c-2", iban=CHANGED), at())
             assert asked.approval is not None
 
-            shown = {one.call_id: dict(one.arguments) for one in await without.approvals.pending()}
-            past = {one.call_id: dict(one.arguments) for one in await without.approvals.history()}
+            shown = {approval.call_id: dict(approval.arguments) for approval in await without.approvals.pending()}
+            past = {approval.call_id: dict(approval.arguments) for approval in await without.approvals.history()}
             await store.approvals.approve(asked.approval.token, by="operator", who="bo", arguments={"iban": OTHER_IBAN})
             refused = await plain.run(call("pay", "c-2", iban=CHANGED), at())
             done = await encrypting.run(call("pay", "c-2", iban=CHANGED), at())
@@ -175,7 +175,7 @@ async def test_the_documented_order_of_a_rotation_leaves_nothing_unreadable(url:
         opened = [await stack.enter_async_context(open_store(url, encryption_key=steps[0]))]
         for number, keys in enumerate(steps[1:], start=1):
             opened.append(await stack.enter_async_context(open_store(url, encryption_key=keys)))
-            before, after = (Executor([pay], policy=ASKED, store=one) for one in opened[-2:])
+            before, after = (Executor([pay], policy=ASKED, store=item) for item in opened[-2:])
             for asks, decides, name in ((before, after, "ab"), (after, before, "ba")):
                 one = call("pay", f"{name}-{number}", iban=f"{IBAN}-{name}-{number}")
                 asked = await asks.run(one, at())
@@ -252,7 +252,7 @@ async def test_keys_are_rotated_in_the_documented_order_while_two_processes_live
         await process.stop()
     async with open_store(url, encryption_key=new) as store:
         assert await store.approvals.pending() == []
-        shown = [one.arguments for one in await store.approvals.history(limit=1_000)]
+        shown = [approval.arguments for approval in await store.approvals.history(limit=1_000)]
     assert all(UNREADABLE not in arguments for arguments in shown)
 
 

@@ -90,7 +90,7 @@ async def test_no_value_of_the_customer_is_left_in_any_table_file_or_recording(u
         assert (done.calls, done.approvals, done.conversations, done.recordings, done.open_calls) == (2, 2, 1, 1, 0)
         assert done.is_complete
         assert CANARY not in await dump(store)
-        assert sorted(one.name for one in recordings.iterdir()) == ["s-9.jsonl"]
+        assert sorted(path.name for path in recordings.iterdir()) == ["s-9.jsonl"]
         assert await store.approvals.pending() == []
         closed = await store.approvals.get(denied.approval.token)
         assert closed is not None

@@ -48,7 +48,7 @@ async def recalled(ledger: Any, entry: Entry) -> tuple[Found | None, Found | Non
         session_id=entry.session_id, call_id=entry.call_id, key=entry.key, full_key=entry.full_key
     )
     entries = found.by_id, found.by_key or found.by_full_key or found.by_sent_key
-    return tuple(one and Found(one) for one in entries)  # type: ignore[return-value]
+    return tuple(item and Found(item) for item in entries)  # type: ignore[return-value]
 
 
 async def claimed(kept: Any, entry: Entry) -> bool:
@@ -568,7 +568,7 @@ async def test_an_entry_is_in_doubt_from_the_end_of_its_lease_on(tmp_path: Any) 
         assert await claimed(store, entry)
 
         assert await store.ledger.find_doubts(now=entry.lease_until - 0.01) == []
-        assert [one.call_id for one in await store.ledger.find_doubts(now=entry.lease_until)] == [entry.call_id]
+        assert [doubt.call_id for doubt in await store.ledger.find_doubts(now=entry.lease_until)] == [entry.call_id]
 
 
 async def test_doubts_are_listed_without_a_key_for_what_an_approver_changed(url: str) -> None:

@@ -164,7 +164,7 @@ async def test_many_first_uses_open_a_store_once_and_a_caller_that_is_cancelled_
 async def test_a_call_is_refused_while_the_database_cannot_be_opened_and_runs_when_it_can(tmp_path: Path) -> None:
     (tmp_path / "handrail.db").write_text("this is not a database")
     executor = Executor([pay, look], policy=ALLOWED, store=f"sqlite:///{tmp_path}/handrail.db")
-    refused = [await executor.run(one, CONTEXT) for one in (pay_call(), call("look", "c-2"))]
+    refused = [await executor.run(item, CONTEXT) for item in (pay_call(), call("look", "c-2"))]
     asked, known = await executor.request_approval(pay_call(), CONTEXT), await executor.look_up(pay_call(), CONTEXT)
     with pytest.raises(StoreError):
         await executor.open()

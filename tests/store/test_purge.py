@@ -189,7 +189,7 @@ async def test_the_audit_is_read_page_by_page(store: SqlStore) -> None:
     while page := await store.audit.query(limit=3, before=pages[-1][0]):
         pages.append(page)
 
-    assert [[one.tool for one in page] for page in pages] == [["t-4", "t-5", "t-6"], ["t-1", "t-2", "t-3"], ["t-0"]]
+    assert [[row.tool for row in page] for page in pages] == [["t-4", "t-5", "t-6"], ["t-1", "t-2", "t-3"], ["t-0"]]
 
 
 # The lock of this process.

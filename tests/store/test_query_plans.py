@@ -159,7 +159,7 @@ async def test_every_public_query_uses_an_index(url: str) -> None:
 
         def fill(transaction: Transaction) -> None:
             for table in every[0]:
-                transaction.execute_many(insert(table), [one[table] for one in every])
+                transaction.execute_many(insert(table), [item[table] for item in every])
 
         await store._database.run(fill)
         async with explaining(store) as explain:

@@ -17,7 +17,7 @@ OTHER = "verify-1s-abcdef:1"
 
 
 async def count_rows(store: SqlStore) -> list[int]:
-    return [(await store._database.fetch(select(func.count()).select_from(one)))[0][0] for one in (ledger, approvals)]
+    return [(await store._database.fetch(select(func.count()).select_from(item)))[0][0] for item in (ledger, approvals)]
 
 
 async def test_what_was_written_for_a_trial_is_removed_and_nothing_else_is(store: SqlStore) -> None:

@@ -182,7 +182,7 @@ async def test_tenants_take_turns_however_many_calls_are_taken_together(url: str
 async def test_a_call_that_was_taken_is_its_owners_and_no_other_workers_of_the_process(store: SqlStore) -> None:
     (item,) = await put(store, 1)
     options: Any = {"max_rows": 5, "max_running_per_tenant": None, "last_tenant": ""}
-    assert [one.id for one in await store.work.take_many(Handler(store), **options)] == [item.id]
+    assert [item.id for item in await store.work.take_many(Handler(store), **options)] == [item.id]
     ref = {"session_id": item.session_id, "call_id": item.call_id, "lease": 60.0}
 
     assert await store.work.take(**ref, owner="w-2") is None
@@ -213,4 +213,4 @@ async def test_a_row_that_cannot_be_read_keeps_nobody_from_the_others(store: Sql
     )
     options: Any = {"max_rows": 5, "max_running_per_tenant": None, "last_tenant": ""}
 
-    assert [one.id for one in await store.work.take_many(Handler(store), **options)] == [item.id]
+    assert [item.id for item in await store.work.take_many(Handler(store), **options)] == [item.id]

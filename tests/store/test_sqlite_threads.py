@@ -167,7 +167,13 @@ async def test_of_steps_that_share_a_commit_only_the_one_that_fails_is_undone(fi
     with noted_commands() as commands:
         found = await asyncio.gather(*map(file._database.run, steps), return_exceptions=True)
 
-    assert [one if isinstance(one, str) else type(one) for one in found] == ["a", ValueError, "b", IntegrityError, "c"]
+    assert [item if isinstance(item, str) else type(item) for item in found] == [
+        "a",
+        ValueError,
+        "b",
+        IntegrityError,
+        "c",
+    ]
     assert {"a", "b", "c"} <= await names(file)
     assert "half" not in await names(file)
     assert commands.count("COMMIT") == 1
@@ -189,7 +195,7 @@ async def test_of_single_statements_that_share_a_commit_only_the_one_that_fails_
             return_exceptions=True,
         )
 
-    assert [one if isinstance(one, int | str) else type(one) for one in found] == [1, IntegrityError, "b", 1]
+    assert [item if isinstance(item, int | str) else type(item) for item in found] == [1, IntegrityError, "b", 1]
     assert {"a", "b", "c"} <= await names(file)
     assert "half" not in await names(file)
     assert commands == ["BEGIN", "SAVEPOINT", "RELEASE", "COMMIT"]
@@ -282,7 +288,7 @@ async def test_a_lock_of_another_process_is_waited_for_once_however_many_wait(tm
         other.execute("ROLLBACK")
         other.close()
 
-        assert all(isinstance(one, StoreError) for one in found)
+        assert all(isinstance(item, StoreError) for item in found)
         assert commands == ["BEGIN"]
         assert await store._database.run(insert_setting("after")) == "after"
 

@@ -85,7 +85,7 @@ async def test_who_waits_where_a_durable_call_runs_does_not_read_its_result(stor
     with stopped_clock():  # It does not look again after a while.
         waiting = asyncio.create_task(executor.wait(session_id="s", call_id=call.id, timeout=600))
         await eventually(
-            lambda: any(one.signal.is_awaited for some in store.work.signals._waiters.values() for one in some)
+            lambda: any(item.signal.is_awaited for some in store.work.signals._waiters.values() for item in some)
         )
         with counted(store) as statements:
             goes_on.set()

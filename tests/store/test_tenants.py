@@ -37,7 +37,9 @@ async def test_every_revision_is_kept_and_the_newest_counts(store: SqlStore) -> 
     assert await store.tenants.find("+33100000000") is None
     assert await store.tenants.find("+33200000000") == second
     assert await store.tenants.get("acme-corp", revision=1) == first
-    assert [(one.revision, one.version, one.who) for one in await store.tenants.history("acme-corp")] == [
+    assert [
+        (revision.revision, revision.version, revision.who) for revision in await store.tenants.history("acme-corp")
+    ] == [
         (2, second.version, "bob"),
         (1, first.version, "ann"),
     ]
@@ -74,7 +76,7 @@ async def test_a_tenant_that_was_removed_answers_no_call_and_can_come_back(store
     assert not await store.tenants.is_removed("another")
     assert await store.tenants.find("+33100000000") is None
     assert await store.tenants.list() == []
-    assert [one.removed for one in await store.tenants.history("acme-corp")] == [True, False]
+    assert [revision.removed for revision in await store.tenants.history("acme-corp")] == [True, False]
 
     assert await store.tenants.put(acme()) == 3
     assert not await store.tenants.is_removed("acme-corp")

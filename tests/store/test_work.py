@@ -183,7 +183,7 @@ async def test_an_answer_that_wakes_a_call_is_brought_to_its_delivery(url: str) 
     delivery = Elsewhere()
     async with open_store(url, delivery=delivery) as store:
         asked = [await store.approvals.ask(an_approval()) for _ in range(2)]
-        items = [an_item(approval=one.token) for one in asked]
+        items = [an_item(approval=call.token) for call in asked]
         for item in items:
             assert await store.work.park(item, expires_in=60, approvals=store.approvals) == "parked"
 
@@ -324,6 +324,6 @@ async def test_the_leases_of_others_that_run_are_observed(store: SqlStore) -> No
 
     observed = await store.work.observe(owner="me")
 
-    assert {(one.call_id, one.owner) for one in observed} == {(entries[n].call_id, entries[n].owner) for n in (1, 4)}
+    assert {(item.call_id, item.owner) for item in observed} == {(entries[n].call_id, entries[n].owner) for n in (1, 4)}
     assert len(observed) == 2
     assert isinstance(observed[0], ObservedLease)

@@ -181,7 +181,7 @@ def test_the_page_configuration_is_taken_as_it_stands_but_for_its_mangled_addres
 
     cfg = TenantConfig.model_validate(page)
 
-    assert [one.destination_id for one in cfg.features.refer.destinations] == ["sales", "support"]
+    assert [destination.destination_id for destination in cfg.features.refer.destinations] == ["sales", "support"]
 
 
 def test_a_tenant_has_as_many_rules_as_can_be_decided_with_each_call() -> None:

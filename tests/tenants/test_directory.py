@@ -73,8 +73,8 @@ async def test_files_are_read_in_yaml_and_json_and_again(tmp_path: Path) -> None
     (tmp_path / "README.md").write_text("not a tenant")
     tenants = TenantDirectory.from_files(tmp_path)
 
-    assert [one.tenant_id for one in tenants] == ["acme-corp", "b"]
-    assert [one.source for one in next(iter(tenants)).rules()] == ["tenant:acme-corp"]
+    assert [tenant.tenant_id for tenant in tenants] == ["acme-corp", "b"]
+    assert [rule.source for rule in next(iter(tenants)).rules()] == ["tenant:acme-corp"]
 
     (tmp_path / "b.json").write_text('{"tenant_id": ')
     with pytest.raises(ConfigError, match=r"b\.json:1: this is not JSON"):
@@ -83,7 +83,7 @@ async def test_files_are_read_in_yaml_and_json_and_again(tmp_path: Path) -> None
 
     (tmp_path / "b.json").unlink()
     tenants.reload()
-    assert [one.tenant_id for one in tenants] == ["acme-corp"]
+    assert [tenant.tenant_id for tenant in tenants] == ["acme-corp"]
     assert await tenants.is_removed("b")
 
 

@@ -44,12 +44,12 @@ def refund(order_id: str) -> str:
 
 def builder(*tools: Tool[..., object]) -> ToolBuilder:
     made = ToolBuilder()
-    for one in tools:
+    for given in tools:
 
-        def build(cfg: TenantConfig, one: Tool[..., object] = one) -> Tool[..., object]:
-            return one
+        def build(cfg: TenantConfig, given: Tool[..., object] = given) -> Tool[..., object]:
+            return given
 
-        build.__name__ = f"build_{one.name}"
+        build.__name__ = f"build_{given.name}"
         made.register(build)
     return made
 
@@ -115,8 +115,11 @@ def test_a_guideline_keeps_the_tools_that_were_built_and_goes_without_any() -> N
 
     built = builder(find_order).build_tools(cfg)
 
-    assert [(one.condition, one.tools) for one in built.guidelines] == [("both", ("find_order",)), ("none", ())]
-    assert [one.message for one in built.diagnostics if one.status == "warning"] == [
+    assert [(guideline.condition, guideline.tools) for guideline in built.guidelines] == [
+        ("both", ("find_order",)),
+        ("none", ()),
+    ]
+    assert [diagnostic.message for diagnostic in built.diagnostics if diagnostic.status == "warning"] == [
         "guidelines.0 names the tool 'refund', which was not built",
         "guidelines.1 names the tool 'refund', which was not built, and is left out",
     ]

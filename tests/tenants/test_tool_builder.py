@@ -118,7 +118,7 @@ def test_builders_are_asked_in_order_and_everything_is_reported() -> None:
     result = builder.build_tools(acme())
 
     assert [tool.name for tool in result.tools] == ["request_transfer", "find_customer"]
-    steps = [(one.name, one.fields.get("builder")) for one in heard if isinstance(one, LogEvent)]
+    steps = [(event.name, event.fields.get("builder")) for event in heard if isinstance(event, LogEvent)]
     assert steps[0] == ("tool_build_started", None)
     assert heard[0].fields == {"builder_count": 4}  # type: ignore[attr-defined]
     assert [step for step in steps if step[1] == "build_crm"] == [
@@ -158,10 +158,10 @@ def test_a_builder_that_raises_costs_its_own_tool_and_prompt_only(error: Excepti
 
     assert [tool.name for tool in result.tools] == ["request_transfer", "late"]
     assert result.prompt == "Use late."
-    [failed] = [one for one in result.diagnostics if one.status == "failed"]
+    [failed] = [diagnostic for diagnostic in result.diagnostics if diagnostic.status == "failed"]
     assert failed.builder == "build_broken"
     assert "hunter2" not in failed.message
-    [told] = [one for one in heard if isinstance(one, LogEvent) and one.name == "tool_build_error"]
+    [told] = [event for event in heard if isinstance(event, LogEvent) and event.name == "tool_build_error"]
     assert (told.tenant_id, told.severity, told.fields["builder"]) == ("acme-corp", "error", "build_broken")
     assert told.fields["error"]["code"] == "tool_build_error"
     assert isinstance(heard[-1], ToolsBuilt)
@@ -190,7 +190,7 @@ def test_what_is_no_tool_is_a_failed_builder(answer: Any) -> None:
     result = builder.build_tools(acme())
 
     assert [tool.name for tool in result.tools] == ["request_transfer"]
-    assert [one.status for one in result.diagnostics][-1] == "failed"
+    assert [diagnostic.status for diagnostic in result.diagnostics][-1] == "failed"
 
 
 def test_two_tools_of_one_name_leave_the_first() -> None:
@@ -254,7 +254,9 @@ def test_a_feature_of_your_own_is_a_typed_section(section: Any, status: str, mes
 def test_a_section_that_nobody_registered_is_a_warning_and_a_clear_error_when_checked() -> None:
     cfg = acme(features={"refer": refer(), "calender": {"enabled": True}})
 
-    [warning] = [one for one in ToolBuilder().build_tools(cfg).diagnostics if one.status == "warning"]
+    [warning] = [
+        diagnostic for diagnostic in ToolBuilder().build_tools(cfg).diagnostics if diagnostic.status == "warning"
+    ]
 
     assert "features.calender" in warning.message
     with pytest.raises(ToolBuildError, match=r"'acme-corp': features\.calender: is not a registered feature"):
@@ -339,7 +341,9 @@ def test_a_tool_from_elsewhere_never_replaces_a_built_one() -> None:
     [stayed] = result.tools
     assert stayed.source == "local"
     assert "destination_id" in stayed.input_schema["properties"]
-    assert [(one.builder, one.status) for one in result.diagnostics if one.status == "warning"] == [("crm", "warning")]
+    assert [
+        (diagnostic.builder, diagnostic.status) for diagnostic in result.diagnostics if diagnostic.status == "warning"
+    ] == [("crm", "warning")]
 
 
 def test_what_a_tenant_leaves_out_is_the_careful_choice() -> None:

@@ -67,7 +67,7 @@ class Agent:
 
     @property
     def notes(self) -> dict[str, dict[str, Any]]:
-        return {one.name: dict(one.fields) for one in self.heard if isinstance(one, LogEvent)}
+        return {event.name: dict(event.fields) for event in self.heard if isinstance(event, LogEvent)}
 
 
 def code(result: ToolResult) -> str:
@@ -100,7 +100,7 @@ async def test_a_transfer_is_announced_referred_once_and_reported_without_its_ad
     started = agent.notes["request_transfer_refer_call_started"]
     assert (started["destination_id"], started["reason"]) == ("support", "billing")
     assert started["idempotency_key"]
-    assert all(one.session_id == "rtc_1" and one.tenant_id == "acme-corp" for one in agent.heard)
+    assert all(event.session_id == "rtc_1" and event.tenant_id == "acme-corp" for event in agent.heard)
     assert "14155552000" not in f"{result}{agent.notes}"
 
 
@@ -226,7 +226,7 @@ async def test_confirmation_is_the_customers_in_a_later_turn() -> None:
     agent.turn = 3
     done = await agent.call(id="c-5", destination_id="sales")
 
-    assert [code(one) for one in (asked, same_turn, unanswered, other)] == ["approval_required"] * 4
+    assert [code(item) for item in (asked, same_turn, unanswered, other)] == ["approval_required"] * 4
     assert done.ok
     assert agent.line.transfers == [("sip:sales@acme.example", "Je vous transfère vers Service Commercial")]
 

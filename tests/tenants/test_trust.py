@@ -99,6 +99,6 @@ def test_a_call_of_a_tenant_that_reaches_too_far_is_taken_without_what_it_must_n
 
     assert seen == [["own"]]
     assert "tenant_invalid" in played.notes
-    [source] = [one for one in played.events if getattr(one, "name", "") == "tool_source_opened"]
+    [source] = [event for event in played.events if getattr(event, "name", "") == "tool_source_opened"]
     assert source.fields["state"] == "failed"
     assert "host-secret-value" not in str(played.events)

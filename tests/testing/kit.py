@@ -38,11 +38,11 @@ def recorded(path: Path, tools: list[Any], *calls: tuple[str, dict[str, Any]], *
 def replayed(path: Path, tools: list[Any], *calls: tuple[str, dict[str, Any]], **options: Any) -> list[ToolResult]:
     """Answer calls from the file, with handlers that would end the process."""
     with Cassette(path, **options) as cassette:
-        return _run(cassette.tools([deadly(one) for one in tools]), calls)
+        return _run(cassette.tools([deadly(item) for item in tools]), calls)
 
 
 def _run(tools: list[Tool[..., Any]], calls: Any) -> list[ToolResult]:
-    by_name = {one.name: one for one in tools}
+    by_name = {item.name: item for item in tools}
     return [run_tool(by_name[name], arguments) for name, arguments in calls]
 
 

@@ -52,7 +52,7 @@ def test_a_replay_answers_as_the_tools_did_and_never_executes(tmp_path: Path) ->
     again = replayed(tmp_path / "a.json", [balance, pay], *calls)
 
     assert list(map(shown, again)) == list(map(shown, real))
-    assert [one.for_model() for one in again] == [one.for_model() for one in real]
+    assert [item.for_model() for item in again] == [item.for_model() for item in real]
     assert again[1].output == "paid 5"
 
 
@@ -130,7 +130,7 @@ def test_any_json_survives_and_the_file_is_the_same_when_it_is_recorded_again(
     first = path.read_bytes()
     redact = Redactor()
 
-    assert [one.output for one in replayed(path, [echo], *asked)] == [redact.value(one.output) for one in real]
+    assert [item.output for item in replayed(path, [echo], *asked)] == [redact.value(item.output) for item in real]
     recorded(path, [echo], *asked)
     assert path.read_bytes() == first
 
@@ -140,14 +140,14 @@ def test_equal_calls_replay_in_order_and_a_read_continues_with_its_last_result(t
     twice = [("counter", {})] * 2
     recorded(tmp_path / "a.json", [counter], *twice)
 
-    assert [one.output for one in replayed(tmp_path / "a.json", [counter], *twice, *twice)] == [1, 2, 2, 2]
+    assert [item.output for item in replayed(tmp_path / "a.json", [counter], *twice, *twice)] == [1, 2, 2, 2]
 
 
 def test_what_has_consequences_is_not_replayed_more_often_than_it_was_recorded(tmp_path: Path) -> None:
     once = ("pay", {"amount": 5})
     recorded(tmp_path / "a.json", [pay], once, once)
 
-    assert [one.output for one in replayed(tmp_path / "a.json", [pay], once, once)] == ["paid 5"] * 2
+    assert [item.output for item in replayed(tmp_path / "a.json", [pay], once, once)] == ["paid 5"] * 2
     with pytest.raises(AssertionError, match=r"'pay' was called with .*, but .* has only 2 recordings"):
         replayed(tmp_path / "a.json", [pay], once, once, once)
 
@@ -169,7 +169,7 @@ async def test_equal_calls_that_ran_together_keep_the_order_in_which_they_began(
     async def both(cassette: Cassette, one: Tool[..., Any]) -> list[Any]:
         with cassette:
             calls = [ToolCall(id=call_id, name="look") for call_id in ("1", "2")]
-            return [one.output for one in await Executor(cassette.tools([one])).run_all(calls, HERE)]
+            return [result.output for result in await Executor(cassette.tools([one])).run_all(calls, HERE)]
 
     assert await both(Cassette(tmp_path / "a.json", mode="record"), look) == [1, 2]
     assert await both(Cassette(tmp_path / "a.json", mode="strict"), deadly(look)) == [1, 2]
@@ -205,7 +205,9 @@ def test_tools_keep_their_names_schemas_and_flags(tmp_path: Path) -> None:
     for mode in ("record", "replay"):
         wrapped = Cassette(tmp_path / "a.json", mode=mode).tools([balance, pay])
         for before, after in zip([balance, pay], wrapped, strict=True):
-            changed = {one.name for one in fields(Tool) if getattr(before, one.name) != getattr(after, one.name)}
+            changed = {
+                field.name for field in fields(Tool) if getattr(before, field.name) != getattr(after, field.name)
+            }
             assert changed == {"function", "handler"}
             assert before.__signature__ == after.__signature__
 
@@ -222,7 +224,7 @@ def test_arguments_are_validated_before_the_cassette_is_asked(tmp_path: Path) ->
     recorded(tmp_path / "a.json", [pay], ("pay", {"amount": 5}))
 
     results = replayed(tmp_path / "a.json", [pay], ("pay", {"amount": "x"}), ("pay", {"amount": 5}))
-    assert [one.ok for one in results] == [False, True]
+    assert [result.ok for result in results] == [False, True]
 
 
 async def test_verify_is_recorded_and_replayed_too(tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ async def test_what_was_asked_can_be_streamed_and_the_other_way_round(streamed: 
         again = [await provider.ask(ASKED)] if streamed else await pieces(provider)
 
     assert again[-1] == real
-    assert [one for one in again if isinstance(one, TextDelta)] == (
+    assert [item for item in again if isinstance(item, TextDelta)] == (
         [] if streamed else [TextDelta(text="Hello there.")]
     )
 

@@ -13,10 +13,10 @@ async def test_no_effect_is_doubled_lost_or_falsely_reported_when_a_process_is_k
     report = await crashtest(f"sqlite+aiosqlite:///{tmp_path / 'crash.db'}", steps=steps)
 
     assert (report.double, report.lost, report.false) == (0, 0, 0), str(report)
-    assert {(one.step, one.verified) for one in report.attempts} == {
+    assert {(attempt.step, attempt.verified) for attempt in report.attempts} == {
         (step, told) for step in steps for told in (False, True)
     }
-    assert any(said == "outcome_unknown" for one in report.attempts for said, _ in one.results)
+    assert any(said == "outcome_unknown" for attempt in report.attempts for said, _ in attempt.results)
 
 
 @pytest.mark.slow

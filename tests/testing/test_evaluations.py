@@ -64,7 +64,9 @@ def right(prompt: Prompt) -> ModelResponse:
 async def test_a_provider_that_is_always_right_has_full_marks() -> None:
     scores: list[Score] = []
 
-    report = await evaluate(Answers({one.message: right(one) for one in PROMPTS}), PROMPTS, progress=scores.append)
+    report = await evaluate(
+        Answers({prompt.message: right(prompt) for prompt in PROMPTS}), PROMPTS, progress=scores.append
+    )
 
     assert len(scores) == len(PROMPTS)
     for totals in (report.tuned, report.held_out):

@@ -40,16 +40,16 @@ async def test_calls_are_recorded_in_order_with_their_arguments_and_results() ->
     await executor.run(call("pay", '{"amount": 5}', "2"), HERE)
     await executor.run(call("pay", '{"amount": 101}', "3"), HERE)
 
-    assert [(one.name, one.arguments) for one in factory.calls] == [
+    assert [(item.name, item.arguments) for item in factory.calls] == [
         ("balance", {}),
         ("pay", {"amount": 5}),
         ("pay", {"amount": 101}),
     ]
-    assert [one.result.output for one in factory.calls] == [100, "paid 5", None]
+    assert [item.result.output for item in factory.calls] == [100, "paid 5", None]
     error = factory.calls[2].result.error
     assert error is not None
     assert error.code == "too_much"
-    assert {one.action for one in factory.decisions} == {"allow"}
+    assert {decision.action for decision in factory.decisions} == {"allow"}
 
 
 async def test_without_a_policy_a_missing_rule_is_noticed() -> None:
@@ -60,8 +60,8 @@ async def test_without_a_policy_a_missing_rule_is_noticed() -> None:
 
     assert result.error is not None
     assert result.error.code == "approval_required"
-    assert [(one.action, one.by) for one in factory.decisions] == [("allow", None), ("ask", "customer")]
-    assert [one.decision.action for one in factory.find_calls("pay") if one.decision] == ["ask"]
+    assert [(decision.action, decision.by) for decision in factory.decisions] == [("allow", None), ("ask", "customer")]
+    assert [item.decision.action for item in factory.find_calls("pay") if item.decision] == ["ask"]
 
 
 async def test_a_policy_of_the_test_counts_and_the_decision_names_its_rule() -> None:
@@ -82,7 +82,7 @@ async def test_calls_are_found_by_name_and_by_some_of_their_arguments() -> None:
     await executor.run(call("pai", '["amount"]', "10"), HERE)
 
     assert len(factory.find_calls("pay")) == 4
-    assert [one.result.output for one in factory.find_calls("pay", amount=6)] == ["paid 6"]
+    assert [item.result.output for item in factory.find_calls("pay", amount=6)] == ["paid 6"]
     assert not factory.find_calls("pay", amount=8)
     assert not factory.find_calls("pay", amount=5, currency=None)
     assert factory.find_calls("pay")[-1].arguments == "not JSON"
@@ -97,12 +97,12 @@ async def test_events_are_all_kept_and_other_listeners_hear_them_too() -> None:
     await executor.run(call("pay", '{"amount": 5}'), HERE)
 
     assert factory.events == heard
-    assert [type(one) for one in factory.events if isinstance(one, CallStarted | Progress | CallFinished)] == [
+    assert [type(event) for event in factory.events if isinstance(event, CallStarted | Progress | CallFinished)] == [
         CallStarted,
         Progress,
         CallFinished,
     ]
-    assert not [one for one in factory.events if isinstance(one, DecisionMade)]
+    assert not [event for event in factory.events if isinstance(event, DecisionMade)]
 
 
 async def test_options_are_those_of_the_executor() -> None:
@@ -125,7 +125,7 @@ async def test_several_executors_are_recorded_together() -> None:
     await factory([balance]).run(call("balance"), HERE)
     await factory([balance]).run(call("balance", '{"account": "other"}'), HERE)
 
-    assert [one.arguments for one in factory.find_calls("balance")] == [{}, {"account": "other"}]
+    assert [item.arguments for item in factory.find_calls("balance")] == [{}, {"account": "other"}]
 
 
 async def test_a_failed_assertion_shows_what_was_called_instead() -> None:
@@ -157,7 +157,7 @@ def test_closing_ends_what_a_loop_that_stopped_left_behind() -> None:
         assert loop.run_until_complete(task).error.code == "cancelled"  # type: ignore[union-attr]
     finally:
         loop.close()
-    assert [one.name for one in factory.calls] == ["hangs"]
+    assert [item.name for item in factory.calls] == ["hangs"]
 
 
 def test_closing_ends_what_runs_for_a_sync_caller() -> None:
@@ -185,7 +185,7 @@ async def test_a_call_that_arrives_again_is_not_recorded_as_another() -> None:
         await executor.run(call("pay", '{"amount": 5}'), HERE)
 
     assert len(factory.find_calls("pay")) == 1
-    assert [one.reason for one in factory.events if isinstance(one, CallIgnored)] == ["already_executed"]
+    assert [event.reason for event in factory.events if isinstance(event, CallIgnored)] == ["already_executed"]
 
 
 def test_closing_after_the_loop_is_closed_or_before_anything_ran_is_fine() -> None:

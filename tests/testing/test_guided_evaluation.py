@@ -11,24 +11,30 @@ from handrail.testing.evaluations.guided import GUIDELINES
 from handrail.testing.servers import OpenAIServer
 from tests.guide.test_provider_judge import said, wrote
 
-CASES = {one.message: one for one in load_guided_cases()}
+CASES = {case.message: case for case in load_guided_cases()}
 
 
 class PerfectJudge:
     """Answers as the cases expect it."""
 
     async def plan(self, request: PlanRequest) -> Plan:
-        case = CASES[next(one.text for one in reversed(request.messages) if hasattr(one, "text") and one.text in CASES)]
+        case = CASES[
+            next(
+                message.text
+                for message in reversed(request.messages)
+                if hasattr(message, "text") and message.text in CASES
+            )
+        ]
         if request.iteration > 1:
             return Plan()
         confirmation: Any = "yes" if case.runs else "no" if case.name == "a no" else None
-        verdicts = [self._verdict(one.tool, one.arguments, confirmation) for one in case.calls]
+        verdicts = [self._verdict(call.tool, call.arguments, confirmation) for call in case.calls]
         if case.missing or case.invalid:
             verdicts.append(self._incomplete(case, request))
         if case.name in ("a no", "a conditional yes") and case.pending:
             verdicts.append(self._verdict(case.pending.tool, case.pending.arguments, confirmation))
         ids = case.matches if case.matches is not None else _guidelines(case)
-        return Plan(tuple(GuidelineMatch(one) for one in ids), tuple(verdicts))
+        return Plan(tuple(GuidelineMatch(item) for item in ids), tuple(verdicts))
 
     def _verdict(self, tool: str, arguments: Any, confirmation: Any) -> ToolVerdict:
         evidence = {name: "immediately" if name == "payment_date" else str(value) for name, value in arguments.items()}
@@ -36,7 +42,7 @@ class PerfectJudge:
 
     def _incomplete(self, case: GuidedCase, request: PlanRequest) -> ToolVerdict:
         given = {"recipient_name": "Sophie Chapman", "amount": 500, "destination": "Singapore"}
-        tool = next(one for one in request.tools if set(case.missing) <= one.schema["properties"].keys())
+        tool = next(item for item in request.tools if set(case.missing) <= item.schema["properties"].keys())
         known = {name: given[name] for name in tool.schema["properties"] if name in given and name not in case.missing}
         return ToolVerdict(tool.name, "cannot_run", known, {name: str(value) for name, value in known.items()})
 
@@ -45,8 +51,8 @@ class PerfectJudge:
 
 
 def _guidelines(case: GuidedCase) -> list[str]:
-    names = {one.tool for one in case.calls} | ({case.pending.tool} if case.pending else set())
-    return [one.id for one in GUIDELINES if names & set(one.tools)]
+    names = {call.tool for call in case.calls} | ({case.pending.tool} if case.pending else set())
+    return [guideline.id for guideline in GUIDELINES if names & set(guideline.tools)]
 
 
 async def test_a_perfect_judge_scores_everything() -> None:
@@ -55,7 +61,9 @@ async def test_a_perfect_judge_scores_everything() -> None:
     totals = report.totals()
 
     wrong = [
-        one for one in report.scores if not (one.has_right_matches and one.has_right_calls and one.has_right_insights)
+        score
+        for score in report.scores
+        if not (score.has_right_matches and score.has_right_calls and score.has_right_insights)
     ]
     assert wrong == []
     assert totals["cases"] == totals["right calls"] == totals["right insights"] == len(cases) >= 20
@@ -66,7 +74,7 @@ async def test_a_perfect_judge_scores_everything() -> None:
 async def test_a_judge_that_wants_everything_makes_false_calls_and_one_that_fails_makes_errors() -> None:
     class Eager(PerfectJudge):
         async def plan(self, request: PlanRequest) -> Plan:
-            every = tuple(GuidelineMatch(one.id) for one in request.guidelines)
+            every = tuple(GuidelineMatch(guideline.id) for guideline in request.guidelines)
             return Plan(every, (ToolVerdict("get_balance", "needs_to_run", {"account": "current"}),))
 
     class Broken(PerfectJudge):

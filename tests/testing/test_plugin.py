@@ -51,7 +51,7 @@ class Project:
     def run(self, *options: str) -> tuple[int, str]:
         """The exit code of pytest, and what it printed."""
         plugins = ("handrail.testing.plugin", "pytest_asyncio.plugin", "xdist.plugin", "no:cacheprovider")
-        loaded = [part for one in plugins for part in ("-p", one)]
+        loaded = [part for item in plugins for part in ("-p", item)]
         settings = ("-o", "asyncio_mode=auto", "-o", "asyncio_default_fixture_loop_scope=function", "-W", "error")
         command = [sys.executable, "-m", "pytest", "-q", *settings, *loaded, *options]
         # Without autoload: the installed plugin may be there under its own name, or not yet.
@@ -67,7 +67,7 @@ class Project:
         return len(file.read_text().splitlines()) if file.exists() else 0
 
     def cassettes(self) -> list[str]:
-        return sorted(str(one.relative_to(self.folder)) for one in self.folder.rglob("*.json"))
+        return sorted(str(path.relative_to(self.folder)) for path in self.folder.rglob("*.json"))
 
 
 @pytest.fixture
@@ -249,7 +249,7 @@ def test_every_test_has_a_file_of_its_own_whatever_it_is_called_also_with_worker
 
     found = project.cassettes()
     assert len(found) == 7
-    assert all(one.startswith("deep/cassettes/test_bank/") and one.count("/") == 3 for one in found)
+    assert all(item.startswith("deep/cassettes/test_bank/") and item.count("/") == 3 for item in found)
     assert "deep/cassettes/test_bank/TestDesk.test_pays.json" in found
     code, said = project.run("--cassette=strict", "-n", "2")
     assert code == 0, said

@@ -67,7 +67,7 @@ def test_the_file_is_readable_sorted_and_does_not_depend_on_the_order_of_the_cal
 
     assert (tmp_path / "a.json").read_bytes() == (tmp_path / "b.json").read_bytes()
     read = json.loads((tmp_path / "a.json").read_text())
-    assert [(one["tool"], one["arguments"]) for one in read["tools"]] == [
+    assert [(item["tool"], item["arguments"]) for item in read["tools"]] == [
         ("balance", {"account": "main"}),
         ("pay", {"amount": 5}),
         ("pay", {"amount": 6}),
@@ -76,7 +76,7 @@ def test_the_file_is_readable_sorted_and_does_not_depend_on_the_order_of_the_cal
     assert read["version"] == 1
 
 
-@pytest.mark.parametrize("given", [object(), {1: object()}, iter([1]), (one for one in "ab")])
+@pytest.mark.parametrize("given", [object(), {1: object()}, iter([1]), (item for item in "ab")])
 def test_what_cannot_be_written_cannot_be_recorded(given: Any, tmp_path: Path) -> None:
     odd = build_tool({"name": "odd", "input_schema": {}, "execute": lambda payload, context: given})
 
@@ -122,8 +122,8 @@ def test_no_secret_is_in_the_file_in_clear_or_as_a_digest(user: str, tmp_path: P
     assert b"4111" not in written
     assert HIDDEN.encode() in written
     for digest in (md5, sha1, sha256):
-        for one in (CANARY, json.dumps(arguments), json.dumps(arguments, sort_keys=True, separators=(",", ":"))):
-            assert digest(one.encode()).hexdigest()[:16].encode() not in written
+        for item in (CANARY, json.dumps(arguments), json.dumps(arguments, sort_keys=True, separators=(",", ":"))):
+            assert digest(item.encode()).hexdigest()[:16].encode() not in written
 
 
 def test_a_call_matches_with_another_secret_and_gets_what_was_written(tmp_path: Path) -> None:

@@ -164,7 +164,7 @@ def test_the_current_loop_of_the_test_stays_as_it_is_and_no_thread_is_left_waiti
 
 
 def _portals() -> int:
-    return sum(one.name == "handrail-portal" for one in threading.enumerate())
+    return sum(item.name == "handrail-portal" for item in threading.enumerate())
 
 
 @pytest.mark.parametrize(

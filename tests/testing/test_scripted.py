@@ -20,7 +20,7 @@ def call(call_id: str) -> ToolCall:
 
 
 def answer(*call_ids: str) -> ToolMessage:
-    return ToolMessage(results=tuple(ToolResult(output="paid", call_id=one, tool_name="pay") for one in call_ids))
+    return ToolMessage(results=tuple(ToolResult(output="paid", call_id=item, tool_name="pay") for item in call_ids))
 
 
 def calling(*call_ids: str) -> AssistantMessage:
@@ -34,7 +34,7 @@ async def pieces(provider: ScriptedProvider, request: ModelRequest = ASKED) -> l
 async def test_a_text_is_said_word_by_word_and_then_as_a_whole() -> None:
     *words, reply = await pieces(ScriptedProvider(["Good  morning, Ann."]))
 
-    assert words == [TextDelta(text=one) for one in ("Good ", " ", "morning, ", "Ann.")]
+    assert words == [TextDelta(text=item) for item in ("Good ", " ", "morning, ", "Ann.")]
     assert reply == ModelResponse(
         text="Good  morning, Ann.", finish_reason="stop", usage=Usage(input=10, output=5), id="resp_1", model="model"
     )
@@ -56,7 +56,7 @@ async def test_calls_get_ids_of_their_own_and_the_id_of_their_response() -> None
     reply = await provider.ask(ASKED)
 
     assert reply.finish_reason == "tool_calls"
-    assert [(one.id, one.arguments_json, one.response_id) for one in reply.calls] == [
+    assert [(item.id, item.arguments_json, item.response_id) for item in reply.calls] == [
         ("call_2_1", '{"amount":5}', "resp_2"),
         ("mine", '{"amount":', "resp_2"),
     ]
@@ -65,8 +65,8 @@ async def test_calls_get_ids_of_their_own_and_the_id_of_their_response() -> None
 async def test_words_and_calls_come_together() -> None:
     *words, reply = await pieces(ScriptedProvider([text_and_calls("One moment.", ("pay", {}))]))
 
-    assert "".join(one.text for one in words) == reply.text == "One moment."
-    assert [one.name for one in reply.calls] == ["pay"]
+    assert "".join(word.text for word in words) == reply.text == "One moment."
+    assert [item.name for item in reply.calls] == ["pay"]
 
 
 async def test_a_refusal_is_said_and_is_the_reason_to_stop() -> None:

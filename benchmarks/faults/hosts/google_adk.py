@@ -32,14 +32,16 @@ class ScriptedModel(BaseLlm):
     ) -> AsyncGenerator[LlmResponse, None]:
         """The response that the script has for this point of the conversation."""
         contents = llm_request.contents
-        responses = [part.function_response for one in contents for part in one.parts or () if part.function_response]
+        responses = [
+            part.function_response for content in contents for part in content.parts or () if part.function_response
+        ]
         # A call is answered at once while somebody has to decide: its real result comes later, under the same id.
-        waiting = {(one.args or {})["originalFunctionCall"]["id"] for one in await self.find_pending()}
-        texts = {one.id: json.dumps(one.response, default=str) for one in responses if one.id not in waiting}
-        told = [one["text"] for one in self.world.entries("told")]
+        waiting = {(approval.args or {})["originalFunctionCall"]["id"] for approval in await self.find_pending()}
+        texts = {item.id: json.dumps(item.response, default=str) for item in responses if item.id not in waiting}
+        told = [entry["text"] for entry in self.world.entries("told")]
         self.world.tell([*told, *(text for text in texts.values() if text not in told)])
         prompts = [n for n, one in enumerate(contents) if one.role == "user" and _has_text(one)]
-        step = sum(one.role == "model" for one in contents[prompts[-1] :])
+        step = sum(content.role == "model" for content in contents[prompts[-1] :])
         script = self.world.turns[min(len(prompts), len(self.world.turns)) - 1]
         response = script[min(step, len(script) - 1)]
         parts = [types.Part(text=response.get("text", ""))] if "text" in response else []
@@ -69,12 +71,14 @@ class Host:
         # Under Handrail the application's yes only wakes the run; alone it is all there is.
         answers = [
             types.FunctionResponse(
-                id=one.id, name=CONFIRM, response={"confirmed": self._guard is not None or known.get(one.id, False)}
+                id=approval.id,
+                name=CONFIRM,
+                response={"confirmed": self._guard is not None or known.get(approval.id, False)},
             )
-            for one in await self._pending()
+            for approval in await self._pending()
         ]
         # ADK asks once about a call. One that is in doubt after that was told to the model: the person asks again.
-        parts = [types.Part(function_response=one) for one in answers] or [types.Part(text="What became of it?")]
+        parts = [types.Part(function_response=answer) for answer in answers] or [types.Part(text="What became of it?")]
         await self._run(*parts)
 
     async def is_waiting(self) -> bool:
@@ -87,7 +91,7 @@ class Host:
         pending = await self._pending()
         if self._guard is not None:
             return await self._guard.questions() if await self.is_waiting() else []
-        originals = [(one, (one.args or {})["originalFunctionCall"]) for one in pending]
+        originals = [(approval, (approval.args or {})["originalFunctionCall"]) for approval in pending]
         return [Asked(id=one.id or "", arguments=call["args"], text=f"pay {call['args']}") for one, call in originals]
 
     async def decide(self, question: Asked, *, yes: bool) -> None:
@@ -134,8 +138,8 @@ class Host:
                 if call.name != CONFIRM:
                     continue
                 original = (call.args or {})["originalFunctionCall"]["id"]
-                later = [one for after in events[number + 1 :] for one in after.get_function_responses()]
-                if not any(one.id == original for one in later):
+                later = [response for after in events[number + 1 :] for response in after.get_function_responses()]
+                if not any(item.id == original for item in later):
                     pending.append(call)
         return pending
 

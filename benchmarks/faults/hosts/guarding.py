@@ -64,10 +64,17 @@ class Guard:
         doubts = await executor.doubts(session_id=SESSION)
         return [
             *(
-                Asked(id=one.token, arguments=dict(one.arguments), text=f"{one.tool} {one.question or ''}")
-                for one in pending
+                Asked(
+                    id=approval.token,
+                    arguments=dict(approval.arguments),
+                    text=f"{approval.tool} {approval.question or ''}",
+                )
+                for approval in pending
             ),
-            *(Asked(id=one.call_id, arguments={}, text=f"{one.tool} is in doubt", is_doubt=True) for one in doubts),
+            *(
+                Asked(id=doubt.call_id, arguments={}, text=f"{doubt.tool} is in doubt", is_doubt=True)
+                for doubt in doubts
+            ),
         ]
 
     async def decide(self, question: Asked, *, yes: bool) -> None:

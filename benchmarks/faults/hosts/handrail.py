@@ -29,17 +29,22 @@ class ScriptedModel:
         """The response that the script has for this point of the conversation."""
         messages = request.messages
         self._world.tell(
-            [one.for_model() for message in messages if isinstance(message, ToolMessage) for one in message.results]
+            [
+                result.for_model()
+                for message in messages
+                if isinstance(message, ToolMessage)
+                for result in message.results
+            ]
         )
         prompts = [n for n, one in enumerate(messages) if isinstance(one, UserMessage)]
-        step = sum(isinstance(one, AssistantMessage) for one in messages[prompts[-1] :])
+        step = sum(isinstance(item, AssistantMessage) for item in messages[prompts[-1] :])
         script = self._world.turns[len(prompts) - 1]
         response = script[min(step, len(script) - 1)]
         if "text" in response:
             return ModelResponse(text=response["text"])
         calls = tuple(
-            ToolCall(id=one["id"], name="pay", arguments_json=one.get("text") or json.dumps(one["arguments"]))
-            for one in response["calls"]
+            ToolCall(id=call["id"], name="pay", arguments_json=call.get("text") or json.dumps(call["arguments"]))
+            for call in response["calls"]
         )
         return ModelResponse(calls=calls, finish_reason="length" if response.get("cut") else "tool_calls")
 
@@ -77,10 +82,17 @@ class Host:
         doubts = await self._executor.doubts(session_id=SESSION)
         return [
             *(
-                Asked(id=one.token, arguments=dict(one.arguments), text=f"{one.tool} {one.question or ''}")
-                for one in pending
+                Asked(
+                    id=approval.token,
+                    arguments=dict(approval.arguments),
+                    text=f"{approval.tool} {approval.question or ''}",
+                )
+                for approval in pending
             ),
-            *(Asked(id=one.call_id, arguments={}, text=f"{one.tool} is in doubt", is_doubt=True) for one in doubts),
+            *(
+                Asked(id=doubt.call_id, arguments={}, text=f"{doubt.tool} is in doubt", is_doubt=True)
+                for doubt in doubts
+            ),
         ]
 
     async def decide(self, question: Asked, *, yes: bool) -> None:
@@ -102,8 +114,8 @@ class Host:
         last = conversation.messages[-1]
         assert isinstance(last, AssistantMessage)
         calls = tuple(
-            structs.replace(one, arguments_json=json.dumps({"invoice_id": "R-7", "amount": amount}))
-            for one in last.calls
+            structs.replace(call, arguments_json=json.dumps({"invoice_id": "R-7", "amount": amount}))
+            for call in last.calls
         )
         changed = structs.replace(
             conversation,

@@ -47,9 +47,9 @@ class ScriptedModel(BaseChatModel):
     async def _astream(
         self, messages: list[BaseMessage], *args: Any, **options: Any
     ) -> AsyncIterator[ChatGenerationChunk]:
-        self.world.tell([str(one.content) for one in messages if isinstance(one, ToolMessage)])
+        self.world.tell([str(item.content) for item in messages if isinstance(item, ToolMessage)])
         prompts = [n for n, one in enumerate(messages) if isinstance(one, HumanMessage)]
-        step = sum(isinstance(one, AIMessage) for one in messages[prompts[-1] :])
+        step = sum(isinstance(item, AIMessage) for item in messages[prompts[-1] :])
         script = self.world.turns[len(prompts) - 1]
         response = script[min(step, len(script) - 1)]
         chunks = [
@@ -105,10 +105,13 @@ class Host:
         if not interrupts:
             await self._run(None)
         elif self._guard is not None:
-            await self._run(Command(resume={one.id: True for one in interrupts}))
+            await self._run(Command(resume={interrupt.id: True for interrupt in interrupts}))
         else:
             known = self._known_decisions()
-            decisions = {one.id: {"decisions": [known[_id] for _id in _question_ids(one)]} for one in interrupts}
+            decisions = {
+                interrupt.id: {"decisions": [known[_id] for _id in _question_ids(interrupt)]}
+                for interrupt in interrupts
+            }
             await self._run(Command(resume=decisions))
 
     async def is_waiting(self) -> bool:
@@ -122,8 +125,8 @@ class Host:
             return await self._guard.questions() if interrupts else []
         return [
             Asked(id=question_id, arguments=request["args"], text=str(request.get("description", "")))
-            for one in interrupts
-            for question_id, request in zip(_question_ids(one), one.value["action_requests"], strict=True)
+            for interrupt in interrupts
+            for question_id, request in zip(_question_ids(interrupt), interrupt.value["action_requests"], strict=True)
         ]
 
     async def decide(self, question: Asked, *, yes: bool) -> None:
@@ -199,7 +202,7 @@ def _question_ids(interrupt: Any) -> list[str]:
 
 
 def _turns(messages: Sequence[BaseMessage]) -> int:
-    return sum(isinstance(one, HumanMessage) for one in messages)
+    return sum(isinstance(message, HumanMessage) for message in messages)
 
 
 def _change(value: Any, amount: int) -> None:
@@ -207,11 +210,11 @@ def _change(value: Any, amount: int) -> None:
     if isinstance(value, dict):
         if value.get("name") == "pay" and isinstance(value.get("args"), dict):
             value["args"]["amount"] = amount
-        for one in value.values():
-            _change(one, amount)
+        for part in value.values():
+            _change(part, amount)
     elif isinstance(value, list | tuple):
-        for one in value:
-            _change(one, amount)
+        for part in value:
+            _change(part, amount)
     elif isinstance(value, AIMessage):
         _change(value.tool_calls, amount)
     elif isinstance(value, Send):

@@ -50,9 +50,9 @@ class ScriptedModel(LLM):
         # A response is done when each of its calls has a last word; else it is made again, after the customer spoke.
         step = 0
         for response in script:
-            wanted = [one["id"] for one in response.get("calls", ())]
+            wanted = [item["id"] for item in response.get("calls", ())]
             made = [item.call_id for item in since if item.type == "function_call"]
-            if not wanted or not all(self._is_over(one, made, outputs, step) for one in wanted):
+            if not wanted or not all(self._is_over(item, made, outputs, step) for item in wanted):
                 break
             step += 1
         response = script[min(step, len(script) - 1)]
@@ -63,13 +63,13 @@ class ScriptedModel(LLM):
             return ChoiceDelta(role="assistant", content=response["text"])
         number = sum(item.type == "function_call" for item in items)
         calls = [
-            FunctionToolCall(name="pay", arguments=self._host.write_arguments(one), call_id=f"{one['id']}-{number}")
-            for one in response["calls"]
+            FunctionToolCall(name="pay", arguments=self._host.write_arguments(call), call_id=f"{call['id']}-{number}")
+            for call in response["calls"]
         ]
         return ChoiceDelta(role="assistant", tool_calls=calls)
 
     def _is_over(self, call_id: str, made: list[str], outputs: dict[str, str], step: int) -> bool:
-        texts = [outputs[one] for one in made if one.startswith(f"{call_id}-") and one in outputs]
+        texts = [outputs[item] for item in made if item.startswith(f"{call_id}-") and item in outputs]
         return sum(not any(code in text for code in OPEN) for text in texts) > (step if self._host.repeats_id else 0)
 
 
@@ -82,7 +82,7 @@ class Host:
         self._guard = Guard(world, timeout=TIMEOUT)
         self._history = world.directory / "history.json"
         self._changed = world.directory / "changed"
-        ids = [one["id"] for response in world.turns[0] for one in response.get("calls", ())]
+        ids = [item["id"] for response in world.turns[0] for item in response.get("calls", ())]
         self.repeats_id = len(ids) > len(set(ids))
 
     @property

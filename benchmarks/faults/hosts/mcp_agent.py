@@ -71,8 +71,8 @@ class McpHost:
     async def tamper(self, amount: int) -> None:
         """Change the pending call in the stored conversation."""
         state = self._load()
-        for one in state["calls"]:
-            one["arguments"]["amount"] = amount
+        for call in state["calls"]:
+            call["arguments"]["amount"] = amount
         self._save(state)
 
     async def aclose(self) -> None:
@@ -98,7 +98,7 @@ class McpHost:
                 continue
             for call in state["calls"]:
                 await self._call(state, call)
-            still = [one for one in state["calls"] if one["id"] in state["waiting"]]
+            still = [item for item in state["calls"] if item["id"] in state["waiting"]]
             self._save({**state, "calls": still})
             if still:
                 return
@@ -124,7 +124,7 @@ class McpHost:
             }
             return
         state["waiting"].pop(call["id"], None)
-        text = "\n".join(getattr(one, "text", "") for one in result.content)
+        text = "\n".join(getattr(item, "text", "") for item in result.content)
         state["told"].append(f"Error: {text}" if result.is_error and "permission_denied" not in text else text)
 
     async def _connect(self) -> Client:

@@ -34,8 +34,16 @@ class Host(McpHost):
         executor = await self._open()
         pending, doubts = await executor.approvals.pending(), await executor.doubts()
         return [
-            *(Asked(id=one.token, arguments=dict(one.arguments), text=f"{one.tool} {one.question}") for one in pending),
-            *(Asked(id=one.call_id, arguments={}, text=f"{one.tool} is in doubt", is_doubt=True) for one in doubts),
+            *(
+                Asked(
+                    id=approval.token, arguments=dict(approval.arguments), text=f"{approval.tool} {approval.question}"
+                )
+                for approval in pending
+            ),
+            *(
+                Asked(id=doubt.call_id, arguments={}, text=f"{doubt.tool} is in doubt", is_doubt=True)
+                for doubt in doubts
+            ),
         ]
 
     async def decide(self, question: Asked, *, yes: bool) -> None:
@@ -47,7 +55,7 @@ class Host(McpHost):
     async def resolve(self, question: Asked, *, happened: bool) -> None:
         """What an operator found out, as on the Doubts page."""
         executor = await self._open()
-        (doubt,) = [one for one in await executor.doubts() if one.call_id == question.id]
+        (doubt,) = [item for item in await executor.doubts() if item.call_id == question.id]
         await executor.resolve(session_id=doubt.session_id, call_id=doubt.call_id, happened=happened, who="ann")
 
     async def aclose(self) -> None:
@@ -62,7 +70,7 @@ class Host(McpHost):
     async def _call(self, state: dict[str, Any], call: dict[str, Any]) -> None:
         client = await self._connect()
         result = await client.call_tool("server__pay", call["arguments"])
-        text = "\n".join(getattr(one, "text", "") for one in result.content)
+        text = "\n".join(getattr(item, "text", "") for item in result.content)
         if any(code in text for code in _WAITING):
             state["waiting"][call["id"]] = {}
             return

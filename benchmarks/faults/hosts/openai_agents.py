@@ -34,7 +34,7 @@ class ScriptedModel(Model):
     async def get_response(self, system_instructions: Any, input: Any, *args: Any, **options: Any) -> ModelResponse:
         """The response that the script has for this point of the conversation."""
         items: list[Any] = [{"role": "user", "content": input}] if isinstance(input, str) else list(input)
-        self._world.tell([str(one["output"]) for one in items if one.get("type") == "function_call_output"])
+        self._world.tell([str(item["output"]) for item in items if item.get("type") == "function_call_output"])
         prompts = [n for n, one in enumerate(items) if one.get("role") == "user"]
         after = items[prompts[-1] :]
         script = self._world.turns[len(prompts) - 1]
@@ -57,12 +57,12 @@ class ScriptedModel(Model):
             return ModelResponse(output=[message], usage=Usage(), response_id=None)
         calls = [
             ResponseFunctionToolCall(
-                call_id=one["id"],
+                call_id=call["id"],
                 name="pay",
-                arguments=one.get("text") or json.dumps(one["arguments"]),
+                arguments=call.get("text") or json.dumps(call["arguments"]),
                 type="function_call",
             )
-            for one in response["calls"]
+            for call in response["calls"]
         ]
         return ModelResponse(output=list(calls), usage=Usage(), response_id=None)
 
@@ -118,8 +118,12 @@ class Host:
         if self._guard is not None:
             return await self._guard.questions()
         return [
-            Asked(id=str(one.call_id), arguments=_parse(one.arguments), text=f"pay {one.arguments}")
-            for one in state.get_interruptions()
+            Asked(
+                id=str(interruption.call_id),
+                arguments=_parse(interruption.arguments),
+                text=f"pay {interruption.arguments}",
+            )
+            for interruption in state.get_interruptions()
         ]
 
     async def decide(self, question: Asked, *, yes: bool) -> None:
@@ -181,7 +185,7 @@ class Host:
             from handrail.adapters.openai_agents import guard_tools
 
             guard = self._guard
-            turn = len([one for one in self._stored() if one.get("role") == "user"])
+            turn = len([item for item in self._stored() if item.get("role") == "user"])
             tools = guard_tools(tools, await guard.executor(), context=lambda run: guard.context(turn))
         return Agent(name="payer", model=ScriptedModel(world), tools=tools)
 

@@ -44,7 +44,8 @@ class Host:
         decisions: dict[str, bool] = _read(self._decisions, {})
         # Under Handrail the application's yes only wakes the run; alone it is all there is.
         approvals: dict[str, Any] = {
-            one.tool_call_id: bool(self._guard) or decisions.get(one.tool_call_id, False) for one in pending
+            approval.tool_call_id: bool(self._guard) or decisions.get(approval.tool_call_id, False)
+            for approval in pending
         }
         await self._run(_turns(self._messages()) - 1, results=DeferredToolResults(approvals=approvals))
 
@@ -57,7 +58,10 @@ class Host:
         pending = _pending(self._messages())
         if self._guard is not None:
             return await self._guard.questions() if pending else []
-        return [Asked(id=one.tool_call_id, arguments=one.args_as_dict(), text=f"pay {one.args}") for one in pending]
+        return [
+            Asked(id=approval.tool_call_id, arguments=approval.args_as_dict(), text=f"pay {approval.args}")
+            for approval in pending
+        ]
 
     async def decide(self, question: Asked, *, yes: bool) -> None:
         """Record the decision."""
@@ -115,14 +119,14 @@ class Host:
         self.world.tell(texts)
         turn = _turns(messages) - 1
         start = max(n for n, one in enumerate(messages) if _is_prompt(one))
-        step = sum(isinstance(one, ModelResponse) for one in messages[start:])
+        step = sum(isinstance(item, ModelResponse) for item in messages[start:])
         script = self.world.turns[turn]
         response = script[min(step, len(script) - 1)]
         if "text" in response:
             return ModelResponse(parts=[TextPart(response["text"])])
         parts = [
-            ToolCallPart("pay", one.get("text") or one["arguments"], tool_call_id=one["id"])
-            for one in response["calls"]
+            ToolCallPart("pay", call.get("text") or call["arguments"], tool_call_id=call["id"])
+            for call in response["calls"]
         ]
         return ModelResponse(parts=parts, finish_reason="length" if response.get("cut") else "tool_call")
 
@@ -138,16 +142,16 @@ class Host:
 
 
 def _is_prompt(message: ModelMessage) -> bool:
-    return isinstance(message, ModelRequest) and any(isinstance(one, UserPromptPart) for one in message.parts)
+    return isinstance(message, ModelRequest) and any(isinstance(part, UserPromptPart) for part in message.parts)
 
 
 def _turns(messages: Sequence[ModelMessage]) -> int:
-    return sum(_is_prompt(one) for one in messages)
+    return sum(_is_prompt(message) for message in messages)
 
 
 def _pending(messages: Sequence[ModelMessage]) -> list[ToolCallPart]:
     """The calls of the last response that have no result."""
-    responses = [one for one in messages if isinstance(one, ModelResponse)]
+    responses = [item for item in messages if isinstance(item, ModelResponse)]
     if not responses:
         return []
     after = messages[messages.index(responses[-1]) + 1 :]

@@ -109,11 +109,11 @@ async def play(sources: Sources) -> None:
         focal = next(tool for tool in sources.tools if tool.name == "suite__json_schema_2020_12_tool")
         await call(sources, "json_schema_echo", {"schema": focal.input_schema})
     elif SCENARIO == "http-custom-headers":
-        for one in GIVEN.get("toolCalls", []):
-            if one["name"] in own_names(sources):
+        for item in GIVEN.get("toolCalls", []):
+            if item["name"] in own_names(sources):
                 # A value of null is none that the tool's schema takes: whoever has none leaves it out.
-                given = (one.get("arguments") or {}).items()
-                await call(sources, one["name"], {name: value for name, value in given if value is not None})
+                given = (item.get("arguments") or {}).items()
+                await call(sources, item["name"], {name: value for name, value in given if value is not None})
     elif SCENARIO == "http-invalid-tool-headers":
         for tool in sources.tools:
             await call(sources, tool.name.removeprefix("suite__"), stub(tool.input_schema))

@@ -62,7 +62,7 @@ async def test_arguments_that_do_not_fit_the_document_are_never_sent() -> None:
             read_only = await call(executor, "createOrder", customer="ann", number="7", lines=[])
             unknown = await call(executor, "listOrders", customer="ann", sort="up")
 
-    assert [one.error.code for one in (deep, read_only, unknown) if one.error] == ["invalid_arguments"] * 3
+    assert [item.error.code for item in (deep, read_only, unknown) if item.error] == ["invalid_arguments"] * 3
     assert server.requests == []
 
 

@@ -135,7 +135,7 @@ def test_other_files_are_followed_inside_the_directory_and_not_outside(tmp_path:
     assert [tool.name for tool in api.tools()] == ["getPet"]
     (definition,) = api.tools()[0].input_schema["$defs"].values()
     assert definition["properties"]["mother"] == {"$ref": "#/$defs/Pet"}
-    reasons = {one.name: one.reason for one in api.skipped}
+    reasons = {skipped.name: skipped.reason for skipped in api.skipped}
     assert "outside the directory" in reasons["get_out"]
     assert "outside the directory" in reasons["get_web"]
     assert "cannot be read" in reasons["/gone"]
@@ -185,7 +185,7 @@ async def test_a_document_at_a_url_is_loaded_by_connect_with_relative_servers_an
 
     assert tool.input_schema["$defs"]["Id"] == shared["Id"]
     assert tool.metadata["path"] == "/pets/{id}"
-    assert [one.state for one in status.values()] == ["connected", "failed"]
+    assert [item.state for item in status.values()] == ["connected", "failed"]
     assert "404" in status["none"].reason
 
 
@@ -208,7 +208,7 @@ async def test_a_document_at_a_url_holds_nobody_up_and_is_bounded(monkeypatch: p
     assert threads
     assert threading.main_thread() not in threads
     assert [tool.name for tool in api.tools()] == ["o0", "o1"]
-    assert [(one.name, one.reason) for one in api.skipped] == [
+    assert [(skipped.name, skipped.reason) for skipped in api.skipped] == [
         ("further operations", "only the first 2 of 5 are taken: name some with include")
     ]
     for option in ("max_tools", "max_document_bytes", "max_response_bytes"):
@@ -272,7 +272,7 @@ def test_one_broken_operation_is_skipped_and_the_others_work() -> None:
     )
 
     assert [tool.name for tool in api.tools()] == ["good"]
-    assert {one.name: one.reason.partition(": ")[2] or one.reason for one in api.skipped} == {
+    assert {skipped.name: skipped.reason.partition(": ")[2] or skipped.reason for skipped in api.skipped} == {
         "circle": "its schema 'A' refers to itself without end",
         "nowhere": "$ref '#/components/schemas/None' leads nowhere",
         "bad_type": "its schema is not valid at properties.a.type: " + reason_for(api, "bad_type"),
@@ -291,7 +291,7 @@ def test_one_broken_operation_is_skipped_and_the_others_work() -> None:
 
 
 def reason_for(api: OpenApi, name: str) -> str:
-    return next(one.reason for one in api.skipped if one.name == name).rpartition("properties.a.type: ")[2]
+    return next(skipped.reason for skipped in api.skipped if skipped.name == name).rpartition("properties.a.type: ")[2]
 
 
 def test_names_are_short_unique_and_do_not_depend_on_what_is_left_out() -> None:

@@ -91,7 +91,7 @@ def test_references_without_an_end_break_no_more_than_their_operation(
     api = OpenApi({"openapi": "3.0.3", "info": info, "servers": servers, "paths": paths, "components": components})
 
     assert [tool.name for tool in api.tools()] == ["good"]
-    assert [one.name for one in api.skipped] == ["bad"]
+    assert [skipped.name for skipped in api.skipped] == ["bad"]
     assert reason in api.skipped[0].reason
 
 

@@ -73,7 +73,7 @@ def test_an_operation_of_such_a_server_is_no_tool(url: str, allow_private: bool)
     api = OpenApi(document(url), allow_private=allow_private)
 
     assert api.tools() == ()
-    assert [one.name for one in api.skipped] == ["op"]
+    assert [skipped.name for skipped in api.skipped] == ["op"]
 
 
 async def test_a_name_that_leads_into_a_private_network_is_refused_when_it_is_connected_to(

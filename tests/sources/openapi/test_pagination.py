@@ -187,7 +187,7 @@ def test_output_schemas_are_an_option_and_have_what_a_response_has() -> None:
         "required": ["id"],
     }
     assert set(described["order"].input_schema["properties"]) == {"note", "card"}
-    definitions = {one["name"]: one for one in mcp.tools(described.values())}
+    definitions = {item["name"]: item for item in mcp.tools(described.values())}
     assert definitions["order"]["outputSchema"]["required"] == ["id"]
     assert "outputSchema" not in definitions["listOrders"]  # MCP promises objects only.
 

@@ -121,7 +121,7 @@ async def test_headers_cookies_and_json_parameters_are_sent_and_cannot_add_lines
     assert server.last.headers["x-trace"] == "a,1"
     assert server.last.headers["cookie"] == "session=s%3B1"
     assert server.last.query == [("filter", '{"a":[1]}')]
-    assert [one.error.code for one in (refused, unknown) if one.error] == ["invalid_arguments"] * 2
+    assert [item.error.code for item in (refused, unknown) if item.error] == ["invalid_arguments"] * 2
 
 
 async def test_form_bodies_have_the_styles_that_the_document_gives(server: ApiServer) -> None:

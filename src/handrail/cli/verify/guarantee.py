@@ -45,7 +45,8 @@ def format_report(guarantees: Sequence[Guarantee]) -> str:
             lines.append(f"            {guarantee.text}")
     failed = [guarantee for guarantee in guarantees if guarantee.is_failed]
     tried = [guarantee for guarantee in guarantees if guarantee.status != "not tried"]
-    names = ", ".join(f"{one.name}:{one.tool}" if one.tool else one.name for one in failed)  # As for `--accept`.
+    # As for `--accept`.
+    names = ", ".join(f"{failure.name}:{failure.tool}" if failure.tool else failure.name for failure in failed)
     end = f"; these fail: {names}" if failed else ""
     lines.append(f"\n{len(tried) - len(failed)} of {len(tried)} guarantees hold or are accepted{end}.")
     return "\n".join(lines)
