@@ -8,8 +8,7 @@ from time import perf_counter
 from typing import Any, Literal, Self, TypeVar
 
 from handrail.authorize.approvals import ApprovalEvents, Approvals, MemoryApprovals
-from handrail.authorize.authorizer import Mode
-from handrail.authorize.explanation import Explanation, explain_call
+from handrail.authorize.authorizer import Explanation, Mode, explain_call
 from handrail.authorize.policy import Policy, PolicyProblem
 from handrail.core import failure_results
 from handrail.core.context import ToolContext, build_type_error
