@@ -16,7 +16,7 @@ from handrail.core.events import Listener, LogEvent
 from handrail.core.log import log
 from handrail.core.redact import Redactor
 from handrail.errors import ConfigError
-from handrail.execute.executor_store import Store
+from handrail.execute.executor_parts import Store
 from handrail.phone.admission import UNAVAILABLE, CallRefusal, admit_call
 from handrail.phone.call_limits import MachineOptions
 from handrail.phone.call_setup import CallSetup, Prepare, Reject, apply_hours, describe_session, prepare_call

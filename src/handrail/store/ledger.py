@@ -18,13 +18,13 @@ from handrail.core.text import compact_json
 from handrail.core.values import Approval, Decision
 from handrail.errors import CallTakenOverError, StoreError
 from handrail.execute.ledger import Entry, Recalled, VerifyAnswer, take_entry, with_answer
+from handrail.execute.recorded_result import encode_record, read_record
 from handrail.execute.stored_calls import Work, WorkItem
 from handrail.store.approvals import SqlApprovals
 from handrail.store.audit import Audit
 from handrail.store.database import Database, LastingConnection
 from handrail.store.encryption import Cipher
 from handrail.store.ledger_statements import LedgerStatements, Steps
-from handrail.store.records import encode_record, read_record
 from handrail.store.stored_calls import SqlWork
 from handrail.store.tables import settings
 from handrail.store.transactions import Transaction
