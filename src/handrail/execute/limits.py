@@ -1,4 +1,4 @@
-"""What bounds the calls of an executor: how many run at once, how often they may be made or fail, how long they may take."""
+"""What bounds the calls of an executor: how many run at once, how often they may be made or fail, and for how long."""
 
 import asyncio
 import contextlib

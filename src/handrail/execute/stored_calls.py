@@ -1,4 +1,4 @@
-"""Stored calls: a durable call with its arguments, until a worker has finished it; what workers tell of it; and memory."""
+"""Stored calls: a durable call with its arguments, until a worker has finished it, and what workers tell of it."""
 
 import asyncio
 import time
