@@ -11,9 +11,9 @@ from handrail.authorize import hooks as hook_calls
 from handrail.authorize.approvals import Approvals, can_be_used, new_token
 from handrail.authorize.effect_keys import CallDigests
 from handrail.authorize.from_condition import ValueOrigin, list_changed_values
+from handrail.authorize.hooks import CallbackRunner
 from handrail.authorize.policy import ADVICE, DEFAULT, By, CompiledPolicy
 from handrail.core import failure_results
-from handrail.core.blocking_code import CallbackRunner
 from handrail.core.context import ToolContext
 from handrail.core.display import format_lines
 from handrail.core.events import DecisionMade, Event

@@ -24,8 +24,7 @@ from handrail.authorize.from_condition import OriginTest, parse_sources
 from handrail.core.context import ToolContext
 from handrail.core.lazy_loading import LazyModule
 from handrail.core.redact import HIDDEN
-from handrail.core.suggestions import suggest
-from handrail.core.text import encodable
+from handrail.core.text import encodable, suggest
 from handrail.errors import ConfigError, shorten
 from handrail.schema.schema_nodes import get_fixed_values
 

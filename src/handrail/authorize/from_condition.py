@@ -20,8 +20,7 @@ from handrail.core.exact_words import ExactNumber, list_leaves, to_number
 from handrail.core.provenance import Provenance
 from handrail.core.provenance_records import FieldPath, SourceKind, SourceTool, ValueRecord, ValueSource
 from handrail.core.selectors import is_name, parse_selector
-from handrail.core.suggestions import suggest
-from handrail.core.text import escape_invisible
+from handrail.core.text import escape_invisible, suggest
 from handrail.core.tool import Tool
 from handrail.errors import ConfigError, shorten
 from handrail.schema.schema_nodes import rename_definitions

@@ -10,8 +10,7 @@ from msgspec import Struct
 from handrail.authorize.approvals import ApprovalEvents, Approvals, MemoryApprovals
 from handrail.authorize.authorizer import Authorizer, Mode
 from handrail.authorize.effect_keys import CallDigests
-from handrail.authorize.hooks import check_hooks
-from handrail.core.blocking_code import CallbackRunner
+from handrail.authorize.hooks import CallbackRunner, check_hooks
 from handrail.core.events import Listener
 from handrail.core.redact import Redactor
 from handrail.core.secrets import Reference, Secrets

@@ -15,9 +15,8 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from handrail.core.duration import parse_duration
 from handrail.core.events import LogEvent
-from handrail.core.text import is_same_json
+from handrail.core.text import is_same_json, parse_duration
 from handrail.core.values import Approval
 from handrail.errors import ApprovalError, ConfigError, ToolError
 from handrail.serve.access import COOKIE, SESSION_SECONDS, BrowserSession

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from handrail.core.suggestions import suggest
+from handrail.core.text import suggest
 from handrail.core.yaml_reader import YamlPath, YamlReader, read_config_file
 from handrail.errors import ConfigError, MissingExtraError
 from handrail.tenants.config import Features, TenantConfig

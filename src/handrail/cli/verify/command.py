@@ -16,7 +16,7 @@ from handrail.cli.verify.configuration import check_executor, check_tool
 from handrail.cli.verify.faults import FAULT_NAMES, SCRATCH_PREFIX, VerifiedTool, play_cells
 from handrail.cli.verify.guarantee import Guarantee, format_junit, format_report
 from handrail.core.log import silence_log
-from handrail.core.suggestions import suggest
+from handrail.core.text import suggest
 from handrail.core.tool import Tool
 from handrail.errors import ConfigError, HandrailError, StoreError
 from handrail.execute.executor import Executor
