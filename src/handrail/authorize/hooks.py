@@ -1,4 +1,4 @@
-"""Hooks and checks: code of the host that may change a call before it is validated, and refuse it; and how it is called."""
+"""Hooks and checks: code of the host that may change a call before it is validated, or refuse it; how it is called."""
 
 import inspect
 from collections.abc import Awaitable, Callable, Sequence

@@ -1,4 +1,4 @@
-"""Paths inside the working directory, the only way in which the built-in tools access files; and how their output is written."""
+"""Paths inside the working directory, the only way in which built-in tools access files; and what they output."""
 
 import errno
 import json

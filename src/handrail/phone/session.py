@@ -29,8 +29,8 @@ from handrail.phone.transcript import SpokenLine, Transcript
 from handrail.phone.transport import ConnectionLost, Sideband, Transport
 from handrail.tenants.call_control import TransferOutcome
 from handrail.tenants.config import TenantConfig, replace_label
-from handrail.tenants.features.request_transfer import resolve_destination
 from handrail.tenants.phone_addresses import normalise_target
+from handrail.tenants.request_transfer import resolve_destination
 from handrail.tenants.tool_builder import ToolBuildResult
 
 _SEND_TIMEOUT = 10.0
