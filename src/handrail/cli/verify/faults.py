@@ -27,7 +27,7 @@ from handrail.execute.ledger import MemoryLedger
 from handrail.execute.limits import Timeouts
 
 if TYPE_CHECKING:
-    from handrail.store.scratch import ScratchStore  # It needs the extra `sql`, and a ledger in memory does not.
+    from handrail.store.store import ScratchStore  # It needs the extra `sql`, and a ledger in memory does not.
 
 SCRATCH_PREFIX: Final = "handrail-verify-"
 """What the ids of all sessions begin with that are played here; their rows are removed."""
