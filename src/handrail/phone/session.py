@@ -18,13 +18,12 @@ from handrail.errors import ToolError
 from handrail.execute.executor import Executor
 from handrail.phone import signals as s
 from handrail.phone.call_limits import MachineOptions
+from handrail.phone.call_setup import IncomingCall
 from handrail.phone.events import CallLog, PhoneCallEnded, SpeechTranscribed
-from handrail.phone.incoming_call import IncomingCall
 from handrail.phone.realtime import RealtimeAdapter, parse_event
 from handrail.phone.recording import CallRecorder
 from handrail.phone.state_machine import CallMachine
-from handrail.phone.tool_requests import ToolRequests
-from handrail.phone.tool_runner import ToolRunner
+from handrail.phone.tool_runner import ToolRequests, ToolRunner
 from handrail.phone.transcript import SpokenLine, Transcript
 from handrail.phone.transport import ConnectionLost, Sideband, Transport
 from handrail.tenants.call_control import TransferOutcome
