@@ -1,9 +1,10 @@
 """A simulator of phone calls over OpenAI's Realtime API: scripts, a strict local server, faults, and a report."""
 
-from .api_refusals import RULES, UNCONFIRMED_RULES, ProtocolRule, Refused
+from .api_refusals import Refused
 from .call_control import ControlResponse
 from .call_record import ErrorRecord, HttpRecord, TimelineEntry, ToolCallRecord, TranscriptLine
 from .engine import SimulatedCall
+from .protocol_rules import RULES, UNCONFIRMED_RULES, ProtocolRule
 from .report import CallReport, ExpectationResult, Percentiles, Summary, format_timeline, summarise
 from .responses import ScriptedRequest
 from .script import FunctionCall, ModelEntry, Script, ScriptError, load_script
