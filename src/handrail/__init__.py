@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from handrail.execute.executor import Executor
     from handrail.guide.agent import Agent
     from handrail.guide.values import Guideline
-    from handrail.registry.registry import ToolRegistry, assemble_tool_pool
+    from handrail.registry.pool import assemble_tool_pool
+    from handrail.registry.registry import ToolRegistry
 
 __all__ = [
     "Agent",
@@ -84,7 +85,7 @@ _ON_FIRST_USE = {
     "ToolFlags": "handrail.define.options",
     "ToolRegistry": "handrail.registry.registry",
     "as_tool": "handrail.define.build",
-    "assemble_tool_pool": "handrail.registry.registry",
+    "assemble_tool_pool": "handrail.registry.pool",
     "build_tool": "handrail.define.build",
 }
 

@@ -24,7 +24,8 @@ from handrail.errors import ConfigError, ToolDefinitionError, ToolError, ToolNot
 from handrail.execute.limits import RetryPolicy
 from handrail.execute.output_limit import OutputLimiter
 from handrail.execute.scheduler import Concurrency
-from handrail.registry.registry import ToolRegistry, ToolSource, build_registry
+from handrail.registry.pool import ToolSource, build_registry
+from handrail.registry.registry import ToolRegistry
 
 if TYPE_CHECKING:
     import hashlib

@@ -9,7 +9,7 @@ from handrail.core.tool import Tool
 from handrail.define.build import as_tool, build_tool
 from handrail.errors import ConfigError, ToolError, shorten
 from handrail.guide.parameters import ParameterOptions, compile_tool
-from handrail.registry.registry import ToolSource
+from handrail.registry.pool import ToolSource
 
 _NO_PARAMETERS: Final[Mapping[str, Any]] = {"type": "object", "properties": {}, "additionalProperties": False}
 

@@ -1,15 +1,19 @@
-"""How a call ends: one transfer or one hang-up at a time, and what speaks against a hang-up."""
+"""How a call ends: one transfer or one hang-up at a time, what speaks against a hang-up, and what may still finish."""
 
-from collections.abc import Callable
-from typing import Literal
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import Any, Final, Literal
 
 from msgspec import Struct
 
+from handrail.execute.executor import Executor
 from handrail.phone import signals as s
 from handrail.phone.call_limits import MachineOptions
 from handrail.phone.signals import Command, Purpose
 from handrail.tenants.texts import Texts
 
+SETTLE_GRACE: Final = 5.0
+"""Seconds in which consequential calls may finish once the phone call is over."""
 _CLOSING_TIMEOUT = 2.0
 """Seconds that the tool which ends the call has to give its result."""
 
@@ -248,3 +252,17 @@ class CallEnding:
         if self._hang_up.request_id is not None and not self.is_closing:
             self._do(s.FinishHangUp(request_id=self._hang_up.request_id, outcome="ended"))
         return "agent" if reason == "caller" and self.is_closing else reason
+
+
+async def settle_calls(
+    executor: Executor, session_id: str, tasks: Iterable[asyncio.Task[Any]], *, grace: float
+) -> None:
+    """End what a phone call that is over has left running: reads at once, consequential calls after a grace."""
+    await executor.cancel_all(session_id, grace=grace)
+    waiting = [task for task in tasks if task is not asyncio.current_task()]
+    if not waiting:
+        return
+    _, late = await asyncio.wait(waiting, timeout=grace)
+    for task in late:
+        task.cancel()
+    await asyncio.gather(*late, return_exceptions=True)

@@ -4,22 +4,29 @@ One question is open at a time. What the agent said has to contain the values of
 then, all of it, has to be a yes.
 """
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Callable, Mapping
 from typing import Any, Final, Literal
 
 from msgspec import Struct, structs
 
 from handrail.core.consent import Answer as Reading
 from handrail.core.consent import read_answer
+from handrail.core.context import ToolContext
 from handrail.core.locale_texts import LANGUAGES, load_locale
 from handrail.core.log import log
 from handrail.core.text import compact_json
 from handrail.core.value_mentions import mentions_value, split_words
+from handrail.core.values import Approval, ToolCall
+from handrail.errors import ApprovalError
+from handrail.execute.executor import Executor
 from handrail.tenants.texts import Texts
 from handrail.tenants.tool_builder import ToolBuildResult
 
 ConfirmationState = Literal["yes", "no", "unknown"]
 
+_TRANSCRIPT_TIMEOUT: Final = 3.0
+"""Seconds to wait for the transcript of an answer before it counts as not understood."""
 _MAX_CHARS: Final = 2_000
 _MIN_WORD: Final = 3
 """The shortest word of a tool's own read-back that has to be spoken."""
@@ -169,6 +176,70 @@ class Confirmations:
         self._confirmations.pop(token, None)
         if self.open == token:
             self.open = None
+
+
+class CallerApprovals:
+    """Gives and denies approvals as the caller of one phone call has answered."""
+
+    def __init__(
+        self,
+        executor: Executor,
+        confirmations: Confirmations,
+        *,
+        customer_id: str | None,
+        describe: Callable[[ToolCall, Approval], ReadBack],
+    ) -> None:
+        self._executor = executor
+        self._who = customer_id or "caller"
+        self._confirmations = confirmations
+        self._describe = describe
+        self._transcribed = asyncio.Event()
+        self.refused: dict[str, int] = {}
+        """Approvals that the caller has refused, and in which turn."""
+
+    def transcribe(self) -> None:
+        """Something that the caller said was written down, or could not be."""
+        self._transcribed.set()
+        self._transcribed = asyncio.Event()
+
+    async def decide(self, call: ToolCall, context: ToolContext[Any]) -> None:
+        """Give the caller's approval to this exact call, if they heard what it does and then agreed."""
+        for token in [token for token, turn in self.refused.items() if turn < context.turn]:
+            del self.refused[token]  # They have spoken since: the same may be asked again.
+            await self._executor.approvals.withdraw(token)
+        if not self._confirmations.has_answers:
+            return
+        approval = await self._executor.request_approval(call, context)
+        if approval is None:
+            return
+        token = approval.token
+        try:
+            async with asyncio.timeout(_TRANSCRIPT_TIMEOUT):
+                while self._confirmations.state(token) == "unknown":
+                    await self._transcribed.wait()
+        except TimeoutError:
+            pass
+        if self._confirmations.state(token) != "yes":
+            return
+        if not self._confirmations.has_agreed_to(token, self._describe(call, approval).spoken):
+            return
+        self._confirmations.forget(token)
+        try:
+            await self._executor.approvals.approve(
+                token, by="customer", who=self._who, reason="the caller agreed on the phone"
+            )
+        except ApprovalError as error:
+            log.warning("the approval of %s could not be given: %s", call.name, error.message)
+
+    async def deny(self, token: str, *, turn: int) -> None:
+        """The caller refused; in a later turn they may be asked again."""
+        self.refused[token] = turn
+        try:
+            await self._executor.approvals.deny(
+                token, by="customer", who=self._who, reason="the caller refused on the phone"
+            )
+        except ApprovalError as error:
+            log.warning("an approval could not be denied: %s", error.message)
 
 
 def is_listening_sound(transcript: str | None) -> bool:

@@ -18,6 +18,7 @@ from handrail.core.redact import Redactor
 from handrail.errors import ConfigError
 from handrail.execute.executor_parts import Store
 from handrail.phone.admission import UNAVAILABLE, CallRefusal, admit_call
+from handrail.phone.call_ending import SETTLE_GRACE
 from handrail.phone.call_limits import MachineOptions
 from handrail.phone.call_setup import (
     CallSetup,
@@ -75,7 +76,7 @@ class PhoneGateway:
         recordings: str | Path | None = None,
         redactor: Redactor | None = None,
         options: MachineOptions | None = None,
-        settle_grace: float = 5.0,
+        settle_grace: float = SETTLE_GRACE,
         transport: Transport | None = None,
         executor_options: Mapping[str, Any] | None = None,
     ) -> None:

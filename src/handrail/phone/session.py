@@ -17,6 +17,7 @@ from handrail.core.values import ToolCall
 from handrail.errors import ToolError
 from handrail.execute.executor import Executor
 from handrail.phone import signals as s
+from handrail.phone.call_ending import SETTLE_GRACE, settle_calls
 from handrail.phone.call_limits import MachineOptions
 from handrail.phone.call_setup import IncomingCall
 from handrail.phone.events import CallLog, PhoneCallEnded, SpeechTranscribed
@@ -65,7 +66,7 @@ class CallSession:
         options: MachineOptions | None = None,
         recorder: CallRecorder | None = None,
         redactor: Redactor | None = None,
-        settle_grace: float = 5.0,
+        settle_grace: float = SETTLE_GRACE,
         reconnect_delays: Sequence[float] = (0.1, 0.5, 1.0, 2.0, 4.0),
     ) -> None:
         self.call = call
@@ -287,7 +288,7 @@ class CallSession:
             pass
 
     async def _settle(self) -> None:
-        """Reads are dropped, effects have a grace to finish; then nothing of this call is left running."""
+        """Hang up, end what runs, and report the end: nothing of this call is left running."""
         ended_at = asyncio.get_running_loop().time()
         for timer in self._timers.values():
             timer.cancel()
@@ -295,13 +296,7 @@ class CallSession:
             # Whatever the reason, nobody looks after this call any more: its agent would go on without tools, and
             # without an end. One that is over already is not found, which is as good.
             await self._hang_up_once()
-        await self.executor.cancel_all(self.session_id, grace=self._settle_grace)
-        tasks = [task for task in self._tasks if task is not asyncio.current_task()]
-        if tasks:
-            _, late = await asyncio.wait(tasks, timeout=self._settle_grace)
-            for task in late:
-                task.cancel()
-            await asyncio.gather(*late, return_exceptions=True)
+        await settle_calls(self.executor, self.session_id, self._tasks, grace=self._settle_grace)
         machine = self._machine
         lost = self._list_unanswered(ended_at)
         self._events.emit(
@@ -348,7 +343,7 @@ class CallSession:
             self._transcript.take(signal, at=time.monotonic() - self._started_at)
         commands = self._machine.handle(signal)
         if isinstance(signal, s.CallerTranscribed):
-            self._runner.transcribe()
+            self._runner.approvals.transcribe()
         for command in commands:
             self._do(command)
 
@@ -401,7 +396,7 @@ class CallSession:
             case s.HangUp():
                 self._spawn(self._hang_up(), "hang-up")
             case s.RefuseApproval():
-                self._spawn(self._runner.deny(command.token, turn=command.turn), "deny")
+                self._spawn(self._runner.approvals.deny(command.token, turn=command.turn), "deny")
             case s.ReportSpoken():
                 self._runner.report_spoken(command.call_ids)
             case s.Note():

@@ -1,4 +1,4 @@
-"""Runs the tool calls of one phone call, with the approval that its caller gave; and what its tools ask of the call."""
+"""Runs the tool calls of one phone call, and takes what its tools ask of the call to the state machine."""
 
 import asyncio
 import itertools
@@ -12,17 +12,13 @@ from handrail.core.context import ToolContext
 from handrail.core.events import CallIgnored
 from handrail.core.log import log
 from handrail.core.values import Approval, Failure, ToolCall, ToolResult
-from handrail.errors import ApprovalError
 from handrail.execute.executor import Executor
 from handrail.phone import signals as s
-from handrail.phone.confirmation import Confirmations, ReadBack, describe_call
+from handrail.phone.confirmation import CallerApprovals, Confirmations, ReadBack, describe_call
 from handrail.phone.events import CallLog, ResultSpoken
 from handrail.tenants.call_control import Digits, HangUpOutcome, TransferOutcome
 from handrail.tenants.texts import Texts
 from handrail.tenants.tool_builder import ToolBuildResult
-
-_TRANSCRIPT_TIMEOUT = 3.0
-"""Seconds to wait for the transcript of an answer before it counts as not understood."""
 
 
 class ToolRunner:
@@ -51,9 +47,9 @@ class ToolRunner:
         """Calls whose result the caller has begun to hear."""
         self.fallbacks: dict[str, ToolCall] = {}
         """Calls that got no result of their own, until their output is sent."""
-        self._transcribed = asyncio.Event()
-        self._refused: dict[str, int] = {}
-        """Approvals that the caller has refused, and in which turn."""
+        self.approvals = CallerApprovals(
+            executor, confirmations, customer_id=context.customer_id, describe=self._describe
+        )
 
     def _start(self, call: ToolCall) -> None:
         self.called[call.id] = call.name, asyncio.get_running_loop().time()
@@ -69,8 +65,8 @@ class ToolRunner:
         context = self._context
         try:
             self._start(call)
-            if self._refused or self._confirmations.has_answers:
-                await self._confirm(call, context)
+            if self.approvals.refused or self._confirmations.has_answers:
+                await self.approvals.decide(call, context)
             return self._finish(call, await self.executor.run(call, context))
         except Exception:  # whatever happens, the model gets an output
             log.exception("the call %s of %s got no result", call.id, context.session_id)
@@ -131,55 +127,6 @@ class ToolRunner:
                 self._spoken.add(call_id)
                 name, called_at = self.called[call_id]
                 self._events.emit(ResultSpoken, call_id=call_id, tool_name=name, seconds=now - called_at)
-
-    # The caller's agreement.
-
-    def transcribe(self) -> None:
-        """Something that the caller said was written down, or could not be."""
-        self._transcribed.set()
-        self._transcribed = asyncio.Event()
-
-    async def _confirm(self, call: ToolCall, context: ToolContext[Any]) -> None:
-        """Give the caller's approval to this exact call, if they heard what it does and then agreed."""
-        for token in [token for token, turn in self._refused.items() if turn < context.turn]:
-            del self._refused[token]  # They have spoken since: the same may be asked again.
-            await self.executor.approvals.withdraw(token)
-        if not self._confirmations.has_answers:
-            return
-        approval = await self.executor.request_approval(call, context)
-        if approval is None:
-            return
-        token = approval.token
-        try:
-            async with asyncio.timeout(_TRANSCRIPT_TIMEOUT):
-                while self._confirmations.state(token) == "unknown":
-                    await self._transcribed.wait()
-        except TimeoutError:
-            pass
-        if self._confirmations.state(token) != "yes":
-            return
-        if not self._confirmations.has_agreed_to(token, self._describe(call, approval).spoken):
-            return
-        self._confirmations.forget(token)
-        try:
-            await self.executor.approvals.approve(
-                token, by="customer", who=context.customer_id or "caller", reason="the caller agreed on the phone"
-            )
-        except ApprovalError as error:
-            log.warning("the approval of %s could not be given: %s", call.name, error.message)
-
-    async def deny(self, token: str, *, turn: int) -> None:
-        """The caller refused; in a later turn they may be asked again."""
-        self._refused[token] = turn
-        try:
-            await self.executor.approvals.deny(
-                token,
-                by="customer",
-                who=self._context.customer_id or "caller",
-                reason="the caller refused on the phone",
-            )
-        except ApprovalError as error:
-            log.warning("an approval could not be denied: %s", error.message)
 
 
 _KEPT_FOR: Final = 10.0

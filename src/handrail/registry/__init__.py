@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING
 from handrail.core.lazy_loading import build_getattr
 
 if TYPE_CHECKING:
-    from handrail.registry.registry import ToolRegistry, assemble_tool_pool
+    from handrail.registry.pool import assemble_tool_pool
+    from handrail.registry.registry import ToolRegistry
     from handrail.registry.search import SearchResult, ToolSearch, offered_tools
     from handrail.registry.toolset import Toolset
 
@@ -17,7 +18,7 @@ _ON_FIRST_USE = {
     "ToolRegistry": "handrail.registry.registry",
     "ToolSearch": "handrail.registry.search",
     "Toolset": "handrail.registry.toolset",
-    "assemble_tool_pool": "handrail.registry.registry",
+    "assemble_tool_pool": "handrail.registry.pool",
     "offered_tools": "handrail.registry.search",
 }
 

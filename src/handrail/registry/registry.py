@@ -1,14 +1,12 @@
-"""An immutable set of tools, their definitions for every provider, and what a set is made from: pools and sources."""
+"""An immutable set of tools, and their definitions for every provider."""
 
-import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from importlib import import_module
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any, Final, Protocol, Self, runtime_checkable
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from handrail.core.lazy_loading import LazyModule
-from handrail.core.log import log
 from handrail.core.selectors import parse_selectors
 from handrail.core.text import join_names
 from handrail.core.tool import Tool, ToolLike
@@ -174,63 +172,3 @@ def _index_names(names: Iterable[str]) -> dict[str, list[str]]:
 def _split_name(name: str) -> set[str]:
     text = name.lower()
     return {text[start : start + 3] for start in range(max(len(text) - 2, 1))}
-
-
-def assemble_tool_pool(
-    built_in: Iterable[object], mcp_tools: Iterable[object] = (), deny_rules: Iterable[str] = ()
-) -> list[Tool[..., Any]]:
-    """Merge tools into one pool that gives the same bytes whatever the order of the input.
-
-    Built-ins come first, so that they are a stable prefix for a prompt cache, and win over others of the same name. A
-    deny rule is a name, a glob, a source (`mcp:server`) or a tag (`tag:name`).
-    """
-    denied = parse_selectors(deny_rules)
-    pool: dict[str, Tool[..., Any]] = {}
-    for partition in (built_in, mcp_tools):
-        by_name: dict[str, list[Tool[..., Any]]] = {}
-        for tool in map(as_tool, partition):
-            if not denied(tool):
-                by_name.setdefault(tool.name, []).append(tool)
-        for name in sorted(by_name):
-            same = by_name[name]
-            pool.setdefault(name, same[0] if len(same) == 1 else min(same, key=_sort_key))
-    return list(pool.values())
-
-
-def _sort_key(tool: Tool[..., Any]) -> tuple[str, str]:
-    """Which of two tools of one name stays: it depends on what they are, not on which one came first."""
-    said = [tool.description, tool.input_schema, tool.output_schema, tool.examples, sorted(tool.tags)]
-    marked = [tool.read_only, tool.concurrency_safe, tool.idempotent, tool.strict]
-    return tool.source, json.dumps([said, marked], default=str)
-
-
-@runtime_checkable
-class ToolSource(Protocol):
-    """An object with tools that may change, such as what `handrail.sources.connect` yields."""
-
-    @property
-    def tools(self) -> Sequence[Tool[..., Any]]: ...
-
-    def subscribe(self, listener: Callable[[], None]) -> Callable[[], None]:
-        """Call a function after every change of the tools; the function returned here unsubscribes it."""
-        ...
-
-
-def build_registry(tools: Sequence[Tool[..., Any] | ToolSource]) -> ToolRegistry:
-    """A registry of the given tools and of the current tools of the given sources, in their order.
-
-    A tool of a source never takes the name of another tool: it is left out, and logged.
-    """
-    taken = {member.name for member in tools if isinstance(member, Tool)}
-    pool: list[Tool[..., Any]] = []
-    for item in tools:
-        if isinstance(item, Tool):
-            pool.append(item)
-            continue
-        for tool in item.tools:
-            if tool.name in taken:
-                log.warning("the tool %s from %s is left out: there is one of that name", tool.name, tool.source)
-            else:
-                taken.add(tool.name)
-                pool.append(tool)
-    return ToolRegistry(pool)

@@ -15,7 +15,7 @@ from handrail.core.values import ToolResult
 from handrail.define.build import build_tool
 from handrail.errors import ConfigError
 from handrail.models.embedding import Embedding
-from handrail.registry.registry import ToolSource
+from handrail.registry.pool import ToolSource
 from handrail.registry.text_similarity import Embedder, TextSimilarity, WordIndex
 
 SEARCH_TOOLS: Final = "search_tools"

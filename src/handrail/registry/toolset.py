@@ -13,7 +13,7 @@ from handrail.core.text import compact_json
 from handrail.core.tool import KeyOf, Tool
 from handrail.define.build import as_tool
 from handrail.errors import ConfigError, InvalidArgumentsError
-from handrail.registry.registry import ToolSource
+from handrail.registry.pool import ToolSource
 
 AnyTool = Tool[..., Any]
 Change = Callable[[AnyTool], AnyTool | None]

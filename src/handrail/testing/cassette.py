@@ -3,23 +3,34 @@
 import functools
 import inspect
 import itertools
+import json
 import threading
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Literal, NoReturn, Self, TypeAlias, TypeVar, cast, get_args
 
+import msgspec
+from msgspec import UNSET
+
 from handrail.core.redact import Redactor
 from handrail.core.text import canonical_json, compact_json
 from handrail.core.tool import Tool
-from handrail.core.values import ToolResult, find_media_result
-from handrail.errors import ConfigError, ProviderError, shorten
+from handrail.core.values import Failure, ToolResult, find_media_result
+from handrail.errors import ConfigError, ProviderError, ToolError, shorten
 from handrail.providers.provider import ModelRequest, ModelResponse, Provider, StreamEvent, TextDelta
 from handrail.registry.registry import ToolRegistry
 from handrail.testing import recording_format
-from handrail.testing.recording_format import ModelRecording, Recordings, RequestSummary, ToolRecording
+from handrail.testing.recording_format import (
+    PROVIDER_ERRORS,
+    ModelRecording,
+    ProviderFailure,
+    Recordings,
+    RequestSummary,
+    ToolRecording,
+)
 
 CassetteMode = Literal["replay", "strict", "record", "new"]
 """`replay` returns results from the file; `strict` also fails if a recording is not used; `record` runs everything and
@@ -116,9 +127,7 @@ class Cassette:
         self, number: int, name: str, summary: RequestSummary, deltas: list[str], outcome: RecordedOutcome
     ) -> None:
         """Record the outcome of a request to a model."""
-        recording = recording_format.build_model_recording(
-            name, summary, deltas=deltas, outcome=outcome, redactor=self._redactor
-        )
+        recording = _build_model_recording(name, summary, deltas=deltas, outcome=outcome, redactor=self._redactor)
         self._new.append((number, recording))
 
     def find_response(self, summary: RequestSummary) -> ModelRecording:
@@ -178,7 +187,7 @@ class Cassette:
             return recording_format.normalize(dump(arguments), self._redactor)
 
         def replay(arguments: Any) -> Any:
-            return recording_format.replay(self._find_result(tool, normalize(arguments), verify=verify))
+            return _return_recorded(self._find_result(tool, normalize(arguments), verify=verify))
 
         async def handle(arguments: Any, context: Any) -> Any:
             if not self.is_recording:
@@ -213,7 +222,7 @@ class Cassette:
             outcome = find_media_result(outcome) or outcome
             output = outcome.output if isinstance(outcome, ToolResult) else outcome
             if isinstance(outcome, Exception) or _is_json(output):
-                recording = recording_format.build_tool_recording(
+                recording = _build_tool_recording(
                     name, verify=verify, arguments=arguments, outcome=outcome, redactor=self._redactor
                 )
                 self._new.append((number, recording))
@@ -334,11 +343,92 @@ class _ReplayProvider:
         for text in recording.deltas or ((response.text,) if response is not None and response.text else ()):
             yield TextDelta(text=text)
         if recording.error is not None:
-            raise recording_format.build_provider_error(recording.error)
+            raise _build_provider_error(recording.error)
         if response is None:
             what = f"the whole response to {_format_request(summary)} was read"
             self._cassette.fail(f"{what}, and only a part of it is recorded", [], [])
         yield response
+
+
+def _build_tool_recording(
+    tool: str, *, verify: bool, arguments: Mapping[str, Any], outcome: Any, redactor: Redactor
+) -> ToolRecording:
+    """Build the recording of what a handler returned or raised, redacted."""
+    if isinstance(outcome, ToolError):
+        outcome = ToolResult(
+            error=Failure(code=outcome.code, message=outcome.message, retryable=bool(outcome.retryable))
+        )
+    elif isinstance(outcome, BaseException):
+        raised = redactor.text(f"{type(outcome).__name__}: {outcome}")
+        return ToolRecording(tool=tool, verify=verify, arguments=dict(arguments), raised=raised)
+    if not isinstance(outcome, ToolResult):
+        return ToolRecording(tool=tool, verify=verify, arguments=dict(arguments), output=redactor.value(outcome))
+    error = outcome.error
+    if error is not None:
+        error = Failure(code=error.code, message=redactor.text(error.message), retryable=error.retryable)
+    metadata = redactor.value(outcome.metadata)
+    return ToolRecording(
+        tool=tool,
+        verify=verify,
+        arguments=dict(arguments),
+        output=UNSET if error is not None and outcome.output is None else redactor.value(outcome.output),
+        error=error,
+        metadata=cast(dict[str, Any], metadata) if isinstance(metadata, dict) else {},
+        control=outcome.control,
+        media=tuple(outcome.media),
+    )
+
+
+def _return_recorded(recording: ToolRecording) -> Any:
+    """Return what the handler returned, or raise what it raised."""
+    if recording.raised is not None:
+        raise RuntimeError(f"{recording.raised} (as recorded)")
+    output = (
+        None if recording.output is UNSET else json.loads(json.dumps(recording.output))
+    )  # A copy: the caller may change it.
+    if recording.error is not None and output is None and not recording.metadata and recording.control is None:
+        raise ToolError(recording.error.message, code=recording.error.code, retryable=recording.error.retryable)
+    if recording.error is None and not recording.metadata and recording.control is None and not recording.media:
+        return output
+    return ToolResult(
+        output=output,
+        error=recording.error,
+        metadata=recording.metadata,
+        control=recording.control,
+        media=recording.media,
+    )
+
+
+def _build_model_recording(
+    provider: str,
+    request: RequestSummary,
+    *,
+    deltas: Sequence[str],
+    outcome: ModelResponse | ProviderError | None,
+    redactor: Redactor,
+) -> ModelRecording:
+    """Build the recording of a model's response or error, redacted."""
+    text = "".join(deltas)
+    redacted = redactor.text(text)
+    # A secret may be spread over several deltas.
+    recorded_deltas = tuple(deltas) if redacted == text else (redacted,)
+    if isinstance(outcome, ProviderError):
+        failure = ProviderFailure(
+            kind=next(kind.__name__ for kind in type(outcome).__mro__ if kind.__name__ in PROVIDER_ERRORS),
+            message=redactor.text(outcome.message),
+            code=outcome.code,
+            status=outcome.status,
+            after=outcome.after,
+        )
+        return ModelRecording(provider=provider, request=request, deltas=recorded_deltas, error=failure)
+    response = None if outcome is None else msgspec.convert(redactor.value(outcome), ModelResponse)
+    return ModelRecording(provider=provider, request=request, deltas=recorded_deltas, response=response)
+
+
+def _build_provider_error(failure: ProviderFailure) -> ProviderError:
+    """Build the recorded error."""
+    kind = PROVIDER_ERRORS[failure.kind]
+    return kind(failure.message, code=failure.code, status=failure.status, after=failure.after)
 
 
 def _is_json(value: Any) -> bool:

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final, cast
@@ -14,8 +14,8 @@ from handrail import errors
 from handrail.core.media import MediaPart
 from handrail.core.redact import Redactor
 from handrail.core.text import canonical_json
-from handrail.core.values import Control, Failure, ToolResult
-from handrail.errors import ConfigError, ProviderError, ToolError, shorten
+from handrail.core.values import Control, Failure
+from handrail.errors import ConfigError, ProviderError, shorten
 from handrail.providers.messages import AssistantMessage, Message, ToolMessage
 from handrail.providers.provider import ModelRequest, ModelResponse
 
@@ -141,61 +141,6 @@ def _redact_fully(redact: Callable[[Any], Any], value: Any) -> Any:
     return value
 
 
-# Tools.
-
-
-def build_tool_recording(
-    tool: str, *, verify: bool, arguments: Mapping[str, Any], outcome: Any, redactor: Redactor
-) -> ToolRecording:
-    """Build the recording of what a handler returned or raised, redacted."""
-    if isinstance(outcome, ToolError):
-        outcome = ToolResult(
-            error=Failure(code=outcome.code, message=outcome.message, retryable=bool(outcome.retryable))
-        )
-    elif isinstance(outcome, BaseException):
-        raised = redactor.text(f"{type(outcome).__name__}: {outcome}")
-        return ToolRecording(tool=tool, verify=verify, arguments=dict(arguments), raised=raised)
-    if not isinstance(outcome, ToolResult):
-        return ToolRecording(tool=tool, verify=verify, arguments=dict(arguments), output=redactor.value(outcome))
-    error = outcome.error
-    if error is not None:
-        error = Failure(code=error.code, message=redactor.text(error.message), retryable=error.retryable)
-    metadata = redactor.value(outcome.metadata)
-    return ToolRecording(
-        tool=tool,
-        verify=verify,
-        arguments=dict(arguments),
-        output=UNSET if error is not None and outcome.output is None else redactor.value(outcome.output),
-        error=error,
-        metadata=cast(dict[str, Any], metadata) if isinstance(metadata, dict) else {},
-        control=outcome.control,
-        media=tuple(outcome.media),
-    )
-
-
-def replay(recording: ToolRecording) -> Any:
-    """Return what the handler returned, or raise what it raised."""
-    if recording.raised is not None:
-        raise RuntimeError(f"{recording.raised} (as recorded)")
-    output = (
-        None if recording.output is UNSET else json.loads(json.dumps(recording.output))
-    )  # A copy: the caller may change it.
-    if recording.error is not None and output is None and not recording.metadata and recording.control is None:
-        raise ToolError(recording.error.message, code=recording.error.code, retryable=recording.error.retryable)
-    if recording.error is None and not recording.metadata and recording.control is None and not recording.media:
-        return output
-    return ToolResult(
-        output=output,
-        error=recording.error,
-        metadata=recording.metadata,
-        control=recording.control,
-        media=recording.media,
-    )
-
-
-# Models.
-
-
 def summarize_request(request: ModelRequest, redactor: Redactor) -> RequestSummary:
     """Summarize what identifies a request. Call ids and an API's native messages do not."""
     messages = [_summarize_message(message, redactor) for message in request.messages]
@@ -230,35 +175,3 @@ def _summarize_message(message: Message, redactor: Redactor) -> Sequence[Any]:
             for result in message.results
         ]
     return "user", _redact_fully(redactor.text, message.text)
-
-
-def build_model_recording(
-    provider: str,
-    request: RequestSummary,
-    *,
-    deltas: Sequence[str],
-    outcome: ModelResponse | ProviderError | None,
-    redactor: Redactor,
-) -> ModelRecording:
-    """Build the recording of a model's response or error, redacted."""
-    text = "".join(deltas)
-    redacted = redactor.text(text)
-    # A secret may be spread over several deltas.
-    recorded_deltas = tuple(deltas) if redacted == text else (redacted,)
-    if isinstance(outcome, ProviderError):
-        failure = ProviderFailure(
-            kind=next(kind.__name__ for kind in type(outcome).__mro__ if kind.__name__ in PROVIDER_ERRORS),
-            message=redactor.text(outcome.message),
-            code=outcome.code,
-            status=outcome.status,
-            after=outcome.after,
-        )
-        return ModelRecording(provider=provider, request=request, deltas=recorded_deltas, error=failure)
-    response = None if outcome is None else msgspec.convert(redactor.value(outcome), ModelResponse)
-    return ModelRecording(provider=provider, request=request, deltas=recorded_deltas, response=response)
-
-
-def build_provider_error(failure: ProviderFailure) -> ProviderError:
-    """Build the recorded error."""
-    kind = PROVIDER_ERRORS[failure.kind]
-    return kind(failure.message, code=failure.code, status=failure.status, after=failure.after)
