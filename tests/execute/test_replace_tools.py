@@ -242,4 +242,5 @@ async def test_a_replaced_policy_decides_in_a_snapshot_of_a_snapshot_that_nobody
     executor.replace_policy(Policy([Rule.deny("act")]))
 
     result = await turn.run(call("act"), CONTEXT)
-    assert result.error is not None and result.error.code == "permission_denied"
+    assert result.error is not None
+    assert result.error.code == "permission_denied"
