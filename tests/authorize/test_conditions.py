@@ -82,6 +82,16 @@ def outcome(where: dict[str, Any], arguments: dict[str, Any]) -> str:
         pytest.param({"search": "((a{0,100}){0,100}){0,10}x"}, "a" * 100_000, "doubt", id="too many steps"),
         pytest.param({"search": "[^x]*[^x]*[^x]{4000}x"}, "ab" * 50_000, "doubt", id="too many repetitions"),
         pytest.param({"search": f"[^x]*[^x]*{'[^x]' * 4_000}x"}, "ab" * 50_000, "doubt", id="too many sets"),
+        pytest.param({"search": f"(?i){'a?' * 4_000}b"}, "a" * 100_000, "doubt", id="too much that is repeated"),
+        pytest.param({"search": f"c{'(ab)?' * 2_000}d"}, "ab" * 50_000, "doubt", id="too much in repeated groups"),
+        ({"search": f"(?i){'ab' * 2_000}c"}, "ab" * 50_000, "no"),  # What is not repeated costs little.
+        # The classes of Python, which are others in the engine.
+        ({"matches": r"\S+"}, "a\x1cb", "no"),
+        ({"matches": r"a[-\s]b"}, "a\x1cb", "holds"),
+        ({"matches": r"[^\S]"}, "\x1c", "holds"),
+        ({"matches": r"\w+"}, "m\xb2", "holds"),
+        ({"matches": r"[\w-]+"}, "ab\u200d", "no"),
+        ({"search": r"[^\W\d]"}, "1\u0301", "no"),
         pytest.param({"search": "|".join(map(str, range(9_000)))}, "ab" * 50_000, "no", id="many words"),
         pytest.param({"search": r"(\d{4} ?){4}x"}, "1234 " * 200_000, "no", id="few repetitions"),
         ({"matches": "a+"}, 7, "doubt"),

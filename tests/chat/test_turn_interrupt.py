@@ -32,6 +32,7 @@ class Slow:
 
     def __init__(self) -> None:
         self.go = asyncio.Event()
+        self.begun = asyncio.Event()
         self.closed = 0
 
     async def ask(self, request: ModelRequest) -> ModelResponse:
@@ -40,6 +41,7 @@ class Slow:
     async def stream(self, request: ModelRequest) -> AsyncGenerator[StreamEvent]:
         try:
             yield TextDelta(text="I will ")
+            self.begun.set()
             await self.go.wait()
             yield TextDelta(text="do it.")
             yield ModelResponse(text="I will do it.")
@@ -88,6 +90,42 @@ async def test_calls_are_interrupted_each_as_its_tool_wants_it(on_interrupt: Any
     assert held.ended == ended
     assert len(session.conversation.open_calls) == (1 if code else 0)  # What nobody knows stays open.
     assert (await session.send("What now?")).text == "Next."
+
+
+class Slowed(Slow):
+    """One that calls a tool first."""
+
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[StreamEvent]:
+        if isinstance(request.messages[-1], UserMessage):
+            yield ModelResponse(calls=(ToolCall(id="c-1", name="look"),))
+            return
+        async for event in super().stream(request):
+            yield event
+
+
+async def test_a_turn_is_interrupted_where_a_task_group_of_a_tool_has_cancelled_its_task_and_not_taken_it_back() -> (
+    None
+):
+    @tool(read_only=True)
+    async def look() -> str:
+        """Look."""
+        async with asyncio.TaskGroup() as group:  # Before Python 3.13 it leaves the count of cancellations as it is.
+            group.create_task(asyncio.sleep(20))
+            group.create_task(fail())
+        return "seen"
+
+    async def fail() -> None:
+        raise ValueError
+
+    provider = Slowed()
+    session = ChatSession(provider, Executor([look]), context=at(Bank()))
+    sending = asyncio.create_task(session.send("Go."))
+    await asyncio.wait_for(provider.begun.wait(), 20)
+    session.interrupt()
+    answer = await asyncio.wait_for(sending, 20)
+
+    assert answer.stop_reason == "interrupted"
+    assert [code_of(result) for result in answer.results] == ["tool_execution_failed"]
 
 
 async def test_an_interruption_before_the_calls_begin_leaves_them_undone() -> None:

@@ -170,3 +170,50 @@ def test_a_locale_without_words_is_an_error() -> None:
     assert load_locale("pt-BR") is load_locale("pt")
     with pytest.raises(ConfigError, match="locale must be one of en, fr"):
         load_locale("xx")
+
+
+@pytest.mark.parametrize(
+    ("language", "text"),
+    [
+        ("en", "Sure, of course"),
+        ("en", "Is fine, thanks"),
+        ("de", "Passt, das stimmt"),
+        ("de", "Stimmt, das passt so"),
+        ("nl", "Klopt, dat is goed"),
+    ],
+)
+def test_a_yes_that_begins_like_a_question_is_a_yes(language: str, text: str) -> None:
+    assert read_answer(text, locales=(language,)) == "yes"
+
+
+@pytest.mark.parametrize(
+    ("language", "text"),
+    [
+        ("en", "ok, are you sure"),
+        ("en", "yes is that correct"),
+        ("de", "ja, sind Sie sicher"),
+        ("nl", "ja, weet u het zeker"),
+        ("fr", "oui, vous êtes sûr"),
+    ],
+)
+def test_a_question_after_a_yes_makes_it_unclear(language: str, text: str) -> None:
+    assert read_answer(text, locales=(language,)) == "unclear"
+    assert read_answer(text) == "unclear"
+
+
+@pytest.mark.parametrize(
+    ("language", "currency", "text"),
+    [
+        ("pl", "PLN", "Tak, 500 złotych"),
+        ("pl", "PLN", "tak, 500 zł"),
+        ("ru", "RUB", "Да, 500 рублей"),
+        ("pt", "BRL", "Sim, 500 reais"),
+        ("es", "USD", "Sí, 500 dólares"),
+        ("it", "USD", "Sì, 500 dollari"),
+        ("zh", "CNY", "是的，500块"),
+    ],
+)
+def test_a_yes_may_say_the_currency_in_the_words_of_its_language(language: str, currency: str, text: str) -> None:
+    shown = "transfer (amount: 500; currency: {})"
+    assert read_answer(text, locales=(language,), shown=shown.format(currency)) == "yes"
+    assert read_answer(text, locales=(language,), shown=shown.format("EUR")) == "unclear"

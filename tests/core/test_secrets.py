@@ -1,5 +1,6 @@
 """Secrets are references, fetched when a call needs them, and shown nowhere."""
 
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -129,3 +130,28 @@ async def test_without_secrets_of_its_own_an_executor_passes_on_those_of_the_con
         return context.secrets["key"]
 
     assert (await Executor([use]).run(call("use"), at(secrets={"key": "theirs"}))).output == "theirs"
+
+
+class _Vault(Mapping[str, str]):
+    """Secrets of a caller, of which nobody can say how many there are."""
+
+    def __getitem__(self, name: str) -> str:
+        return "theirs"
+
+    def __iter__(self) -> Iterator[str]:
+        raise ConnectionError
+
+    def __len__(self) -> int:
+        raise ConnectionError
+
+
+@pytest.mark.parametrize("read_only", [True, False])
+async def test_the_secrets_of_a_caller_are_asked_for_by_the_handler_only(read_only: bool) -> None:
+    @tool(read_only=read_only)
+    async def use(context: ToolContext[Any]) -> str:
+        """Use it."""
+        return context.secrets["key"]
+
+    executor = Executor([use], policy=ALLOWED)
+    assert (await executor.run(call("use"), at(secrets=_Vault()))).output == "theirs"
+    assert (await executor.run(call("use"), at(secrets=_Vault()))).output == "theirs"

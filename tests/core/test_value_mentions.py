@@ -86,3 +86,7 @@ def test_every_number_is_found_with_and_without_separators(number: int) -> None:
         assert mentions_value(f"send {text} now", number)
         assert repeats_numbers(text, f"amount: {number}")
     assert not mentions_value(f"send {number} now", number + 1)
+
+
+def test_a_number_that_is_too_large_to_count_with_is_mentioned_by_no_text() -> None:
+    assert not mentions_value("I pay 500", "9" * 1_000_001)

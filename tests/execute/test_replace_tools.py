@@ -1,6 +1,7 @@
 """A pool that changes while the executor serves."""
 
 import asyncio
+import gc
 from collections.abc import Callable
 from typing import Any
 
@@ -231,3 +232,15 @@ def test_who_does_not_listen_any_more_is_not_called_and_a_source_that_is_gone_is
     source.change(make("near", "5"))
     assert executor.registry.names == ("mine",)
     assert changes == ["a", "b", "b", "b"]
+
+
+async def test_a_replaced_policy_decides_in_a_snapshot_of_a_snapshot_that_nobody_has_kept() -> None:
+    executor = Executor([make("act", "done")], policy=ALLOW)
+    turn = executor.snapshot().snapshot()
+    gc.collect()
+
+    executor.replace_policy(Policy([Rule.deny("act")]))
+
+    result = await turn.run(call("act"), CONTEXT)
+    assert result.error is not None
+    assert result.error.code == "permission_denied"

@@ -123,22 +123,32 @@ def _compile_pattern(pattern: str, *, is_whole: bool) -> Callable[[str], bool | 
 
 
 _MAX_STEPS: Final = 100_000_000
-"""Characters of a text, times the sets of an expression and what `{…}` adds to it: at worst each is compared with each,
-which takes 2 seconds."""
+"""Characters of a text, times the size of an expression: at worst each is compared with each, which takes 2 seconds."""
 _TOKEN: Final = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]?|\{[\d,\s]*\}|\(\?(?:#|[a-z-]+[:)])|.", re.DOTALL)
 """A part of an expression: an escape, a set, how often something is repeated, flags, a character."""
-_SETS: Final = frozenset((".", r"\d", r"\D", r"\s", r"\S", r"\w", r"\W"))
+_CLASSES: Final = {
+    r"\s": r"\s\x1c-\x1f",
+    r"\S": r"[^\s\x1c-\x1f]",
+    r"\w": r"\p{L}\p{N}_",
+    r"\W": r"[^\p{L}\p{N}_]",
+}
+"""The classes of Python that are others in this engine, as parts of a set."""
+_ESCAPES: Final = {r"\Z": r"\z", r"\<": "<", r"\>": ">"} | {
+    escape: members if members[0] == "[" else f"[{members}]" for escape, members in _CLASSES.items()
+}
+_SETS: Final = frozenset((".", r"\d", r"\D", *_CLASSES))
 _SET_OPERATORS: Final = re.compile(r"\[|&&|--|~~|\|\|")
 
 
 def _translate_pattern(pattern: str) -> tuple[str, int]:
-    """A pattern of Python for the other engine, and its size: its sets, and what `{…}` adds when written out.
+    """A pattern of Python for the other engine, and its size: its sets, and all that is repeated, as when written out.
 
     Raises `re.error` for what the two read in different ways.
     """
     tokens = _TOKEN.findall(pattern)
     translated: list[str] = []
-    sizes, last, single = [0], 0, 0  # Of the groups that are open, of what was read last, and of single characters.
+    sizes, last = [0], 0  # Of the groups that are open, and of what was read last.
+    singles, last_single = [0], 0  # How many of it are characters that are not repeated.
     for token, following in zip(tokens, [*tokens[1:], ""], strict=False):
         is_repetition = token in ("*", "+", "?") or (token[0] == "{" and len(token) > 1)
         if (
@@ -148,21 +158,28 @@ def _translate_pattern(pattern: str) -> tuple[str, int]:
             or (token[0] == "[" and _SET_OPERATORS.search(re.sub(r"\\.", "a", token[1:], flags=re.DOTALL)))
         ):
             raise re.error(f"{token + following:.20} has more than one meaning; escape it or write it in another way")
-        translated.append({r"\Z": r"\z", r"\<": "<", r"\>": ">"}.get(token, token))
+        if token[0] == "[":
+            translated.append(re.sub(r"\\.", lambda escape: _CLASSES.get(escape[0], escape[0]), token, flags=re.DOTALL))
+        else:
+            translated.append(_ESCAPES.get(token, token))
         if is_repetition:
             times = max(map(int, re.findall(r"\d+", token)), default=1)
             sizes[-1] += last * max(times - 1, 0)
             last *= max(times, 1)
+            singles[-1] -= last_single
+            last_single = 0
         elif token[0] == "(" and token[-1] != ")":
             sizes.append(0)
+            singles.append(0)
         elif token == ")":
-            last = sizes.pop() if len(sizes) > 1 else 0
+            last, last_single = (sizes.pop(), singles.pop()) if len(sizes) > 1 else (0, 0)
             sizes[-1] += last
+            singles[-1] += last_single
         else:
-            last = 1
+            last, last_single = 1, int(token[0] != "[" and token not in _SETS)
             sizes[-1] += 1
-            single += token[0] != "[" and token not in _SETS
-    return "".join(translated), sizes[0] - single
+            singles[-1] += last_single
+    return "".join(translated), sizes[0] - singles[0]
 
 
 def _build_one_of(values: Any) -> Test:

@@ -250,10 +250,11 @@ class TurnState:
         self.progress.steps += 1
         task = asyncio.ensure_future(work)
         self._model_tasks.add(task)
+        before = _count_cancellations()  # Not always 0: before Python 3.13, a TaskGroup that failed has left its own.
         try:
             return await task
         except asyncio.CancelledError:
-            if self.progress.is_interrupted and task.cancelled() and not _is_cancelling():
+            if self.progress.is_interrupted and task.cancelled() and _count_cancellations() <= before:
                 self.stop_reason = "interrupted"
                 return None
             task.cancel()
@@ -501,10 +502,9 @@ def _build_listener(queue: asyncio.Queue[ChatEvent | None]) -> Callable[[Event],
     return listen
 
 
-def _is_cancelling() -> bool:
-    """Whether the task that runs this turn was cancelled, rather than what it waits for."""
+def _count_cancellations() -> int:
     task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
+    return 0 if task is None else task.cancelling()
 
 
 def _is_waiting_for_person(conversation: Conversation) -> bool:

@@ -57,8 +57,21 @@ def read_answer(
 
 def _begins_question(words: Sequence[str], locale: str) -> bool:
     """Whether a message begins as a question does, which many people end without its mark."""
-    questions = map(split_words, load_locale(locale)["consent.question"].split("|"))
-    return any(question and words[: len(question)] == question for question in questions)
+    for phrase in load_locale(locale)["consent.question"].split("|"):
+        question = split_words(phrase)
+        if question and words[: len(question)] == question:
+            return _measure_yes(words, _build_vocabulary(locale)) <= len(question)
+    return False
+
+
+def _measure_yes(words: Sequence[str], vocabulary: Mapping[tuple[str, ...], _Kind]) -> int:
+    """How many words of a beginning that can be a question are a yes: "is fine", or "sure", and then "of course"."""
+    longest = max(map(len, vocabulary), default=1)
+    length, kind = _find_phrase(words[:longest], vocabulary)
+    if kind == "yes" and length == 1:
+        more, kind = _find_phrase(words[1 : 1 + longest], vocabulary)
+        length += more
+    return length if kind == "yes" else 0
 
 
 def _decide(kinds: Sequence[_Kind | None]) -> Answer:

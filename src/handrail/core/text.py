@@ -148,12 +148,15 @@ def escape_special_tokens(text: str) -> str:
     return encodable(text).replace("<|", "< |")
 
 
-_INVISIBLE: Final = LazyPattern(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e"
-    "\u2060-\u206f\u2800\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\ud800-\udfff]"
-    "|[\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
+UNSEEN: Final = (
+    "\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f\u2800\u3164"
+    "\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
 )
-"""What a screen does not show, or shows in another order, and what a terminal would obey."""
+"""What no screen shows, or what changes the order in which a line is shown, as a part of a pattern's set."""
+_INVISIBLE: Final = LazyPattern(
+    f"[\x00-\x08\x0b-\x1f\x7f-\x9f{UNSEEN}\u200c\u200d\u2028\u2029\ufe00-\ufe0f\ud800-\udfff]"
+)
+"""The same, with the joiners and the selectors of scripts and emoji, and what a terminal would obey."""
 
 
 def escape_invisible(text: str) -> str:

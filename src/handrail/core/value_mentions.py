@@ -7,7 +7,7 @@ import re
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import date, timedelta
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from typing import Any, Final, cast
 
 from handrail.core.lazy_loading import LazyPattern
@@ -17,6 +17,8 @@ _TOKEN: Final = LazyPattern(rf"[{_CJK}]|\d+(?:[.,]\d+)*|[^\W\d_{_CJK}]+(?:'[^\W\
 _GROUPING: Final = LazyPattern(r"(?<=\d)[\u00a0\u202f'’ ](?=\d{3}(?!\d))")
 _GROUPED: Final = LazyPattern(r"\d{1,3}(?:[.,]\d{3})+")
 _NUMBER: Final = LazyPattern(r"\d+(?:[.,]\d+)*")
+_AFTER: Final = LazyPattern(r"\s*.{0,8}", re.DOTALL)
+"""As much as is read of what follows a number: a copy of all that does is a copy of the text for each number."""
 _ISO_DATE: Final = LazyPattern(r"(\d{4})-(\d{1,2})-(\d{1,2})(?:[T ](\d{2}:\d{2}).*)?")
 _LOCAL_DATE: Final = LazyPattern(r"(\d{1,2})[-./](\d{1,2})[-./](\d{4})")
 _TIME: Final = LazyPattern(r"(\d{1,2}):(\d{2})(?::\d{2})?")
@@ -38,13 +40,15 @@ _CURRENCIES: Final[Mapping[str, frozenset[str]]] = {
     name: frozenset(codes.split())
     for codes, names in (
         *((code, code) for code in _CODES.split()),
-        ("eur", "eur euro euros €"), ("usd", "usd"), ("gbp", "gbp pound pounds £"), ("jpy", "jpy yen 円"),
-        ("usd aud cad nzd sgd hkd", "dollar dollars $"), ("cny", "cny yuan 元"), ("jpy cny", "¥"),
-        ("rub", "₽"), ("inr", "₹"), ("krw", "₩"), ("uah", "₴"),
+        ("eur", "eur euro euros евро €"), ("usd", "usd"), ("gbp", "gbp pound pounds £"), ("jpy", "jpy yen 円"),
+        ("usd aud cad nzd sgd hkd", "dollar dollars dolar dolares dolary dolarow dollaro dollari $"),
+        ("usd aud cad nzd sgd hkd", "доллар доллара долларов"), ("cny", "cny yuan 元 块"), ("jpy cny", "¥"),
+        ("pln", "zł złoty złote złotych"), ("brl", "reais"), ("rub", "рубль рубля рублеи руб ₽"), ("inr", "₹"),
+        ("krw", "₩"), ("uah", "₴"),
     )
     for name in names.split()
 }  # fmt: skip
-"""The currencies that a word or a sign can stand for."""
+"""The currencies that a word, as `split_words` writes it, or a sign can stand for."""
 _MONTHS: Final = {
     name: number
     for number, names in enumerate(
@@ -141,15 +145,20 @@ def to_decimal(value: Any) -> Decimal | None:
     """The number that a value is, so that `5`, `5.0` and `"5"` are equal; None if it is none."""
     try:
         return Decimal(str(value).strip()).normalize()
-    except (InvalidOperation, ValueError):
+    except (ArithmeticError, ValueError):
         return None
 
 
 def find_numbers(text: str) -> list[set[Decimal]]:
     """Find the numbers of a text, in digits or in English words, each with its readings: `1,500` is 1500 or 1.5."""
     text = unicodedata.normalize("NFKC", _GROUPING.compiled.sub("", text))
-    found = [_scale(_read_digits(match[0]), text[match.end() :]) for match in _NUMBER.compiled.finditer(text)]
+    found = [_scale(_read_digits(match[0]), _read_after(match)) for match in _NUMBER.compiled.finditer(text)]
     return found + [{number} for number in _find_spelled_numbers(split_words(text))]
+
+
+def _read_after(number: re.Match[str]) -> str:
+    after = _AFTER.compiled.match(number.string, number.end())
+    return "" if after is None else after[0]
 
 
 def _scale(readings: Iterator[str], after: str, *, is_strict: bool = False) -> set[Decimal]:
@@ -175,7 +184,7 @@ def repeats_numbers(text: str, shown: str) -> bool:
     written = set(_NUMBER.compiled.findall(unicodedata.normalize("NFKC", shown)))
     plain = unicodedata.normalize("NFKC", _GROUPING.compiled.sub("", text))
     for match in _NUMBER.compiled.finditer(plain):
-        digits, after = match[0], plain[match.end() :]
+        digits, after = match[0], _read_after(match)
         is_grouped = digits not in written and digits[0] != "0" and _GROUPED.compiled.fullmatch(digits) is not None
         readings = iter([re.sub(r"[.,]", "", digits)]) if is_grouped else _read_digits(digits)
         found = _scale(readings, after, is_strict=True)

@@ -321,6 +321,8 @@ class ToolPool:
         self._listeners: dict[object, Callable[[], None]] = {}
         self._snapshots: WeakSet[ToolPool] = WeakSet()
         """Pools that keep the tools that this one had, and follow its policy."""
+        self._origin: ToolPool | None = None
+        """The pool whose policy this one follows: it exists for as long as this one does."""
         self.replace_tools(tools)
         if self._tools and not self.is_open:
             self._refuse_diagnostics()
@@ -505,7 +507,7 @@ class ToolPool:
         """A pool with the current tools, unaffected by later replacements of tools; the policy is always that of this
         pool."""
         other = copy.copy(self)
-        other._snapshots = WeakSet()
+        other._snapshots, other._origin = WeakSet(), self
         self._snapshots.add(other)
         return other
 
@@ -525,7 +527,7 @@ class ToolPool:
 
     def _own_parts(self, origin: "ToolPool") -> None:
         """Share nothing with the pool that this one was made from that changes with its tools or its policy."""
-        self._unsubscribe, self._listeners, self._snapshots = [], {}, WeakSet()
+        self._unsubscribe, self._listeners, self._snapshots, self._origin = [], {}, WeakSet(), None
         self.host_tools = origin.host_tools.copy_for(compile_tool=self._compile, on_new_tool=self._on_host_tool)
 
     def with_tools(self, tools: ToolRegistry | Iterable[object], *, policy: Policy) -> Self:

@@ -91,7 +91,10 @@ class HandlerRunner:
         force_setattr(inner, "call", call)
         force_setattr(inner, "listener", self._emit)
         force_setattr(inner, "idempotency_key", idempotency_key)
-        if own := context.secrets:
+        own = context.secrets
+        # A mapping of the caller's own may look them up in a vault: only a handler asks it.
+        has_none = isinstance(own, dict) and not own
+        if not has_none:
             force_setattr(inner, "secrets", LayeredSecrets(self._secrets or {}, own))
         elif self._secrets is not None:
             force_setattr(inner, "secrets", self._secrets)

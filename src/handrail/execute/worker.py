@@ -140,6 +140,9 @@ class Worker:
         if known is not None:  # It was delivered twice: both get the same answer.
             return await asyncio.shield(known)
         task = start_task(asyncio.get_running_loop(), self._handle(ref), f"handrail:work:{id}")
+        if task.done():  # It never had to wait. Its answer is not that of the next delivery, which may come at once.
+            self._forget(ref)
+            return task.result()
         self._running[ref] = task
         task.add_done_callback(lambda _: self._forget(ref))
         return await asyncio.shield(task)

@@ -13,7 +13,7 @@ from handrail.core.consent import Answer, read_answer
 from handrail.core.lazy_loading import LazyPattern
 from handrail.core.locale_texts import load_locale
 from handrail.core.redact import HIDDEN
-from handrail.core.text import compact_json, escape_invisible
+from handrail.core.text import UNSEEN, compact_json, escape_invisible
 from handrail.core.value_mentions import split_words
 from handrail.core.values import Approval
 from handrail.formats.call_parsing import parse_object
@@ -25,11 +25,8 @@ _SECRET_TYPE: Final = "**********"
 """How Pydantic writes a value of a secret type."""
 _MIN_MASKED: Final = 8
 """The fewest characters of a value whose last four are shown."""
-_HIDDEN: Final = LazyPattern(
-    r"[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f\u2800\u3164"
-    r"\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
-)
-"""What changes the order in which a line is shown, or is not shown at all. The joiners of scripts and emoji stay."""
+_HIDDEN: Final = LazyPattern(f"[{UNSEEN}]")
+"""What nobody reads as it is. The joiners of scripts and emoji stay."""
 _SEPARATORS: Final = LazyPattern(r"[;:()\"]|[^\S ]|[\x00-\x1f\x7f-\x9f\u200c\u200d]")
 
 
