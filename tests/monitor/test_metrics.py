@@ -138,8 +138,8 @@ from handrail.monitor import Metrics
 
 metrics, registry, about = Metrics(CollectorRegistry()), CollectorRegistry(), {"at": 0.0, "session_id": "s"}
 calls = [ToolCall(id=name, name="look") for name in "abc"]
-for one in calls:
-    metrics(CallStarted(call=one, **about))
+for call in calls:
+    metrics(CallStarted(call=call, **about))
 metrics(CallFinished(call=calls[0], result=ToolResult(output="x"), **about))
 multiprocess.MultiProcessCollector(registry)
 print(registry.get_sample_value("handrail_calls_running"))
