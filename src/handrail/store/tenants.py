@@ -12,6 +12,7 @@ from sqlalchemy import bindparam, delete, func, insert, select
 from sqlalchemy.exc import IntegrityError
 
 from handrail.core.fair_threads import FairThreads
+from handrail.core.log import log
 from handrail.errors import ConfigError, StoreError
 from handrail.store.database import Database
 from handrail.store.tables import tenant_numbers
@@ -110,9 +111,16 @@ class SqlTenants:
         return bool(rows) and rows[0][0] is None
 
     async def list(self) -> "list[TenantConfig]":
-        """Every tenant, by id."""
-        rows = await self._database.fetch(_ALL)
-        return [await self._decode(config, tenant_id) for tenant_id, config in rows if config is not None]
+        """Every tenant, by id. One whose configuration is not valid any more, such as after an upgrade, is left out, and
+        logged: it keeps no other from being served."""
+        found: list[TenantConfig] = []
+        for tenant_id, config in await self._database.fetch(_ALL):
+            try:
+                if config is not None:
+                    found.append(await self._decode(config, tenant_id))
+            except ConfigError as error:
+                log.error("the tenant %s is left out: %s", tenant_id, error)
+        return found
 
     async def list_retention_days(self) -> dict[str, float]:
         """How long the rows of each tenant are kept, by the last configuration that it had: also of one that was
