@@ -111,8 +111,8 @@ class SqlTenants:
         return bool(rows) and rows[0][0] is None
 
     async def list(self) -> "list[TenantConfig]":
-        """Every tenant, by id. One whose configuration is not valid any more, such as after an upgrade, is left out, and
-        logged: it keeps no other from being served."""
+        """Every tenant, by id. One whose configuration is not valid any more, such as after an upgrade, is left out
+        and logged: it keeps no other from being served."""
         found: list[TenantConfig] = []
         for tenant_id, config in await self._database.fetch(_ALL):
             try:
