@@ -45,6 +45,21 @@ def test_a_tool_is_called_under_the_rules(tmp_path: Path, capsys: pytest.Capture
         assert "paid 1" in capsys.readouterr().out
 
 
+def test_what_a_tool_returns_moves_no_cursor(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "page.py"
+    file.write_text(
+        "from handrail import tool\n"
+        "@tool(read_only=True)\n"
+        "async def read_page() -> str:\n"
+        "    'Read a page of somebody else.'\n"
+        "    return 'first\\nsecond \\x1b]0;title\\x07\\u202eend'\n"
+    )
+    for option in ([], ["--json"]):
+        assert main(["tools", "call", "read_page", "{}", "--tools", f"{file}:read_page", *option]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert (len(lines), all(line.isprintable() for line in lines)) == (1 if option else 2, True)
+
+
 def test_lint_names_what_a_model_or_an_operator_would_miss(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["tools", "lint", "--tools", "tests.serve.service:close_account"]) == 1
     out = capsys.readouterr().out

@@ -49,7 +49,7 @@ async def test_a_take_is_within_its_limit_and_no_call_is_taken_twice(url: str) -
 
         async def take(number: int) -> list[Any]:
             options: Any = {"max_rows": 5, "max_running_per_tenant": None, "last_tenant": ""}
-            return await store.work.take_many(taker, **options)
+            return (await store.work.take_many(taker, **options)).items
 
         taken = await asyncio.gather(*map(take, range(12)))
 
@@ -64,7 +64,7 @@ async def test_a_definition_that_a_worker_does_not_have_is_not_taken(url: str) -
         await submit(store, 2, tenants=1)
         options: Any = {"max_rows": 5, "max_running_per_tenant": None, "last_tenant": ""}
 
-        assert await store.work.take_many(Taker("w", frozenset(("other",))), **options) == []
+        assert (await store.work.take_many(Taker("w", frozenset(("other",))), **options)).items == []
 
 
 async def test_the_limit_of_a_tenant_holds_over_all_workers(url: str) -> None:

@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 from openai import AsyncOpenAI
+from sqlalchemy import update
 
 from handrail import tool
 from handrail.core import CallFinished, Event, LogEvent
 from handrail.errors import StoreError
 from handrail.phone import PhoneGateway, WebhookResponse
 from handrail.store import open_store
+from handrail.store.tables import tenants
 from handrail.tenants import TenantDirectory, ToolBuilder
 from handrail.testing.phone import PhoneSimulator
 from tests.phone.scripted import ScriptedTransport
@@ -234,3 +236,12 @@ async def test_a_request_that_is_cancelled_while_the_store_decides_loses_no_call
                 await answering
 
     assert transport.requests == ["reject 404"]
+
+
+async def test_a_saved_tenant_that_is_not_valid_any_more_keeps_no_gateway_from_starting(tmp_path: Path) -> None:
+    client = AsyncOpenAI(api_key="sk-test", webhook_secret=SECRET)
+    async with open_store(f"sqlite:///{tmp_path}/phone.db") as store:
+        await store.tenants.put(acme())
+        await store._database.write(update(tenants).values(config=b'{"tenant_id": ""}'), {})
+        async with client, PhoneGateway(client=client, tenants=store.tenants, store=store) as gateway:
+            assert gateway.tenant_problems == {}

@@ -1,6 +1,7 @@
 """Tenants over MCP: each client has the tools and the rules of its key's tenant, and of no other."""
 
 import asyncio
+import gc
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
@@ -9,6 +10,7 @@ import httpx2
 import mcp_types as types
 import pytest
 from mcp import MCPError
+from mcp.server.connection import Connection
 
 from handrail import Executor, Policy, Rule, ToolContext, tool
 from handrail.sources import mcp_app
@@ -137,7 +139,6 @@ async def test_the_clients_of_a_tenant_are_told_that_its_tools_have_changed_and_
     store: SqlStore, mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("handrail.serve.tenant_pools._WATCH_SECONDS", 0.05)
-    monkeypatch.setattr("handrail.sources.mcp.served_executor._MAX_SESSIONS", 1)  # As many as each tenant has here.
     for name in ("acme", "globex"):
         await store.tenants.put(TenantConfig(tenant_id=name))
     executor = Executor([get_balance, pay], store=store)
@@ -221,8 +222,11 @@ class RawClient:
         self._http = http
         self._headers = {"Authorization": f"Bearer {secret}", "Accept": "application/json, text/event-stream"}
 
-    async def send(self, body: Any, session_id: str = "", *, method: str = "POST") -> httpx2.Response:
+    async def send(
+        self, body: Any, session_id: str = "", *, method: str = "POST", version: str = ""
+    ) -> httpx2.Response:
         headers = self._headers | ({"Mcp-Session-Id": session_id} if session_id else {})
+        headers |= {"Mcp-Protocol-Version": version} if version else {}
         return await self._http.request(method, "/mcp", json=body, headers=headers)
 
     async def open(self) -> str:
@@ -260,10 +264,30 @@ async def test_one_tenant_cannot_have_all_sessions(store: SqlStore, monkeypatch:
         stranger, owner = (second, first) if whose == 0 else (first, second)
         assert (await stranger.send(None, session, method="DELETE")).status_code == 404
         assert (await first.send(OPENING)).status_code == 429
+        for version in ("2099-01-01", "2026-07-28"):  # Of a protocol without sessions: nothing is ended.
+            refused = await owner.send(None, session, method="DELETE", version=version)
+            assert (refused.status_code, (await first.send(OPENING)).status_code) == (405, 429)
         assert (await owner.send(None, session, method="DELETE")).status_code == 200
         await first.open()
         assert (await first.send(OPENING)).status_code == 429
 
         monkeypatch.setattr("handrail.serve.mcp_sessions.DEFAULT_SESSION_IDLE_TIMEOUT", -1.0)
         await first.open()  # By now the endpoint has ended those that were idle.
+    await executor.aclose()
+
+
+async def test_nothing_is_kept_of_sessions_that_have_ended(store: SqlStore) -> None:
+    executor = Executor([get_balance], store=store)
+    async with open_desk(executor, store) as desk, httpx2.AsyncClient(base_url=desk.url) as http:
+        client = RawClient(http, await desk.create_key("caller", "bot", "acme"))
+        for _ in range(5):
+            session = await client.open()
+            assert "get_balance" in (await client.send(LISTING, session)).text
+            assert (await client.send(None, session, method="DELETE")).status_code == 200
+        kept, left = 5, 100
+        while kept and left:  # Their tasks end soon.
+            await asyncio.sleep(0.01)
+            gc.collect()
+            kept, left = sum(isinstance(item, Connection) for item in gc.get_objects()), left - 1
+        assert kept == 0
     await executor.aclose()

@@ -121,6 +121,27 @@ async def test_a_worker_that_has_as_much_as_it_may_asks_for_nothing_until_it_has
     assert handler.ids == [item.id for item in items]
 
 
+async def test_all_calls_of_one_tenant_that_wait_are_taken_at_once(store: SqlStore) -> None:
+    items = await put(store, 7)
+    with stopped_clock():
+        handler = Handler(store, is_held=True)
+        async with serving(store, handler, max_running=5):
+            await eventually(lambda: len(handler.ids) == 5)  # No time has passed: nobody waits for the next look.
+            handler.may_end.set()
+            await eventually(lambda: handler.ended == 7)
+    assert sorted(handler.ids) == sorted(item.id for item in items)
+
+
+@pytest.mark.parametrize("limit", [1, 2])
+async def test_the_end_of_a_call_makes_room_for_the_next_one_of_a_tenant_with_a_limit(url: str, limit: int) -> None:
+    async with open_store(url, delivery=SqlDelivery(max_running_per_tenant=limit)) as store:
+        await put(store, 6)
+        with stopped_clock():
+            handler = Handler(store)
+            async with serving(store, handler, max_running=5):
+                await eventually(lambda: handler.ended == 6)  # No time has passed.
+
+
 async def test_a_worker_that_is_stopped_ends_what_it_has_and_takes_nothing_more(store: SqlStore) -> None:
     await put(store, 2)
     handler = Handler(store, is_held=True)
@@ -162,7 +183,7 @@ async def test_a_worker_whose_database_fails_asks_it_once_a_second(file: SqlStor
 async def take(store: SqlStore, count: int) -> set[str | None]:
     """Take so many calls, and end them; of which tenants they are."""
     delivery: Any = store.work.delivery
-    taken = await delivery._take(store.work, Handler(store), count, is_woken=True)
+    taken = (await delivery._take(store.work, Handler(store), count, is_woken=True)).items
     for item in taken:
         await store.work.end(session_id=item.session_id, call_id=item.call_id)
     return {item.tenant_id for item in taken}
@@ -182,7 +203,7 @@ async def test_tenants_take_turns_however_many_calls_are_taken_together(url: str
 async def test_a_call_that_was_taken_is_its_owners_and_no_other_workers_of_the_process(store: SqlStore) -> None:
     (item,) = await put(store, 1)
     options: Any = {"max_rows": 5, "max_running_per_tenant": None, "last_tenant": ""}
-    assert [item.id for item in await store.work.take_many(Handler(store), **options)] == [item.id]
+    assert [item.id for item in (await store.work.take_many(Handler(store), **options)).items] == [item.id]
     ref = {"session_id": item.session_id, "call_id": item.call_id, "lease": 60.0}
 
     assert await store.work.take(**ref, owner="w-2") is None
@@ -197,13 +218,15 @@ async def test_a_tenant_has_as_many_running_calls_as_it_may(store: SqlStore, lim
         await put(store, 3, tenant_id=tenant)
     options: Any = {"max_rows": 5, "max_running_per_tenant": limit, "last_tenant": ""}
 
-    taken = [await store.work.take_many(Handler(store), **options) for _ in range(4)]
+    taken = [(await store.work.take_many(Handler(store), **options)).items for _ in range(4)]
 
     tenants = [item.tenant_id for items in taken for item in items]
     assert sorted(map(str, tenants)) == ["a"] * limit + ["b"] * limit
     (first, *_) = taken[0]
     await store.work.end(session_id=first.session_id, call_id=first.call_id)
-    assert [item.tenant_id for item in await store.work.take_many(Handler(store), **options)] == [first.tenant_id]
+    assert [item.tenant_id for item in (await store.work.take_many(Handler(store), **options)).items] == [
+        first.tenant_id
+    ]
 
 
 async def test_a_row_that_cannot_be_read_keeps_nobody_from_the_others(store: SqlStore) -> None:
@@ -213,4 +236,4 @@ async def test_a_row_that_cannot_be_read_keeps_nobody_from_the_others(store: Sql
     )
     options: Any = {"max_rows": 5, "max_running_per_tenant": None, "last_tenant": ""}
 
-    assert [item.id for item in await store.work.take_many(Handler(store), **options)] == [item.id]
+    assert [item.id for item in (await store.work.take_many(Handler(store), **options)).items] == [item.id]

@@ -85,13 +85,18 @@ async def test_a_tenant_that_was_removed_answers_no_call_and_can_come_back(store
     assert await store.tenants.put(acme(tenant_id="other")) == 1  # Its number is free.
 
 
-async def test_a_saved_tenant_that_is_not_valid_any_more_is_named(store: SqlStore) -> None:
+async def test_a_saved_tenant_that_is_not_valid_any_more_is_named_and_keeps_no_other_from_being_listed(
+    store: SqlStore, caplog: pytest.LogCaptureFixture
+) -> None:
     await store.tenants.put(acme())
     await store._database.write(update(tenants).values(config=b'{"tenant_id": ""}'), {})
+    await store.tenants.put(other := acme(tenant_id="other", numbers=["+33200000000"]))
 
-    for question in (store.tenants.get("acme-corp"), store.tenants.list(), store.tenants.find("+33100000000")):
+    for question in (store.tenants.get("acme-corp"), store.tenants.find("+33100000000")):
         with pytest.raises(ConfigError, match="of the tenant 'acme-corp' is not valid"):
             await question
+    assert await store.tenants.list() == [other]  # A phone gateway begins with it, and a console.
+    assert "the tenant acme-corp is left out" in caplog.text
 
 
 @pytest.mark.postgres

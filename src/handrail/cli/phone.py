@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from handrail.cli.agent_file import find_example, run_file
 from handrail.core.events import Event, LogEvent
-from handrail.core.text import compact_json
+from handrail.core.text import compact_json, escape_line
 from handrail.errors import ConfigError, MissingExtraError
 from handrail.phone import PhoneGateway, read_transcript
 from handrail.phone.admission import NOT_FOUND
@@ -67,7 +67,7 @@ def _print_transcript(given: argparse.Namespace) -> int:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise ConfigError(f"{given.recording}: the recording cannot be read: {reason}.") from error
     for line in lines:
-        print(line)
+        print(escape_line(str(line)))
     return 0
 
 

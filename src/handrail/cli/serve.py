@@ -19,6 +19,7 @@ from handrail.authorize.policy import Policy
 from handrail.cli.agent_file import AgentFile, load_agent_file, load_object
 from handrail.cli.provider_choice import PROVIDERS, choose_provider
 from handrail.cli.store_option import choose_store_url, find_agent_store
+from handrail.core.text import escape_line
 from handrail.errors import ConfigError, MissingExtraError
 from handrail.execute.executor import Executor
 from handrail.execute.limits import Timeouts
@@ -126,7 +127,7 @@ async def _open_file(file: str, url: str, is_worker: bool) -> AsyncGenerator[tup
     async with open_gateway(file, url=url, worker=is_worker) as gateway:
         for name, status in gateway.sources.status.items():
             why = f": {status.reason}" if status.reason else ""
-            print(f"source {name}: {status.state}{why}, {status.tools} tools", flush=True)
+            print(escape_line(f"source {name}: {status.state}{why}, {status.tools} tools"), flush=True)
         yield gateway.app, gateway.store
 
 

@@ -147,7 +147,7 @@ async def _call(tools: list[Tool[..., Any]], options: argparse.Namespace) -> int
             )
         )
     else:
-        print(result.for_model())
+        print(escape_invisible(result.for_model()))
     if result.approval is not None and options.store is not None:
         print(f"handrail approvals approve {result.approval.token} --who NAME --store {options.store}", file=sys.stderr)
     return 0 if result.ok else 1

@@ -205,15 +205,17 @@ class Executor:
         """
         self._pool.replace_policy(policy)
 
+    def prepare_policy(self, policy: Policy) -> Callable[[], None]:
+        """Work out another policy, which may be done in a thread; the function that this returns replaces it, at once.
+
+        Raises `ConfigError` as `replace_policy` does.
+        """
+        return self._pool.prepare_policy(policy)
+
     @property
     def policy(self) -> Policy:
         """The policy that decides now."""
         return self._pool.policy
-
-    @property
-    def has_fixed_tools(self) -> bool:
-        """Whether all tools are known: none is in a source whose tools may change, and there is no fallback."""
-        return not self._pool.is_open
 
     def with_tools(self, tools: ToolRegistry | Iterable[object], *, policy: Policy) -> Self:
         """A new executor with other tools and another policy, such as those of one tenant; this one stays as it is.

@@ -3,7 +3,7 @@
 import copy
 import inspect
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 from weakref import WeakSet
@@ -402,12 +402,13 @@ class ToolPool:
         # Without a tool of its own, it gets them one by one, through guard().
         return list(policy.find_problems(self.known_tools, are_all=bool(self._tools or self.host_tools.declared)))
 
-    def _update_diagnostics(self) -> None:
-        problems = tuple(str(problem) for problem in self.find_policy_problems(self._policy))
-        for problem in problems:
+    def _update_diagnostics(self, problems: Sequence[PolicyProblem] | None = None) -> None:
+        found = self.find_policy_problems(self._policy) if problems is None else problems
+        diagnostics = tuple(map(str, found))
+        for problem in diagnostics:
             if problem not in self.diagnostics:
                 log.warning("policy: %s", problem)
-        self.diagnostics = problems
+        self.diagnostics = diagnostics
 
     # Where values come from.
 
@@ -445,20 +446,41 @@ class ToolPool:
 
     def replace_policy(self, policy: Policy) -> None:
         """Decide about every later call by other rules; a closed pool refuses rules that can never apply to it."""
-        if self._tools and not self.is_open and (problems := self.find_policy_problems(policy)):
+        self.prepare_policy(policy)()
+
+    def prepare_policy(self, policy: Policy) -> Callable[[], None]:
+        """Work out other rules, in any thread; the function that this returns replaces the policy, at once.
+
+        A thousand rules for a thousand tools take seconds.
+        """
+        problems, registry = self.find_policy_problems(policy), self.registry
+        if self._tools and not self.is_open and problems:
             raise _build_policy_error(str(problem) for problem in problems)
-        self._policy = policy
-        self.sources = policy.sources
-        self.compiled = {}
-        self.host_tools.forget()
-        self._set_registry(self.registry)
-        self._update_snapshots()
+        other = copy.copy(self)
+        other._policy = policy
+        compiled = {tool.name: other._compile(tool) for tool in registry}
+
+        def replace_policy() -> None:
+            self._policy = policy
+            self.sources = policy.sources
+            self.compiled = compiled  # Of tools that were replaced meanwhile, no other one has it.
+            self.host_tools.forget()
+            self._set_registry(self.registry, problems if self.registry is registry else None)
+            self._update_snapshots()
+
+        return replace_policy
 
     def _update_snapshots(self) -> None:
         """Decide by the policy of this pool in its snapshots, too: turns and phone calls that are under way."""
+        known = self.compiled
         for other in tuple(self._snapshots):
             other._policy, other.sources = self._policy, self.sources
-            other.compiled = {name: other._compile(compiled.tool) for name, compiled in other.compiled.items()}
+            other.compiled = {
+                name: same
+                if (same := known.get(name)) is not None and same.tool is compiled.tool
+                else other._compile(compiled.tool)
+                for name, compiled in other.compiled.items()
+            }
             other._update_snapshots()
 
     def _on_source_change(self) -> None:
@@ -468,7 +490,7 @@ class ToolPool:
         except ConfigError:
             log.exception("the changed tools of a source cannot be used; the pool stays as it was")
 
-    def _set_registry(self, registry: ToolRegistry) -> None:
+    def _set_registry(self, registry: ToolRegistry, problems: Sequence[PolicyProblem] | None = None) -> None:
         limits = self._limits_output or any(tool.max_output_chars for tool in registry)
         if limits and "read_more" not in registry:
             self._read_more = self._read_more or self._output_limiter.read_more_tool()
@@ -481,7 +503,7 @@ class ToolPool:
         if clashing := [name for name in self.host_tools.declared if name in registry]:
             raise ConfigError(f"declared names {clashing[0]!r}, which is in the pool: give the tool itself its flags.")
         self.registry, self.compiled = registry, compiled
-        self._update_diagnostics()
+        self._update_diagnostics(problems)
         for listener in tuple(self._listeners.values()):
             try:
                 listener()

@@ -47,19 +47,23 @@ class McpSessions:
         scope = {**scope, "user": AuthenticatedUser(AccessToken(token="", client_id=key.id, scopes=[]))}
         headers = read_headers(scope)
         session_id = headers.get(_HEADER)
-        if session_id is not None:
+        if headers.get("mcp-protocol-version", "") not in ("", *HANDSHAKE_PROTOCOL_VERSIONS):
+            await self._app(scope, receive, send)  # The newer protocol has no sessions, and can end none.
+        elif session_id is not None:
             await self._use(key, session_id, scope, receive, send)
-        elif headers.get("mcp-protocol-version", "") in ("", *HANDSHAKE_PROTOCOL_VERSIONS):
+        else:
             await self._open_one(key, scope, receive, send)
-        else:  # The newer protocol has no sessions.
-            await self._app(scope, receive, send)
 
     async def _use(self, key: ApiKey, session_id: str, scope: AsgiScope, receive: AsgiReceive, send: AsgiSend) -> None:
         sessions, ref = self._open.get(_get_owner(key), {}), (key.id, session_id)
         session = sessions.get(ref) or _OpenSession(used_at=0.0)
 
         async def watch(message: Any) -> None:
-            if message["type"] == "http.response.start" and (scope["method"] == "DELETE" or message["status"] == 404):
+            # A DELETE that is refused ends nothing.
+            is_over = message["type"] == "http.response.start" and (
+                message["status"] == 404 or (scope["method"] == "DELETE" and message["status"] < 400)
+            )
+            if is_over:
                 sessions.pop(ref, None)
             await send(message)
 

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from functools import partial
 from typing import Any, Final
 from urllib.parse import quote
 from weakref import WeakSet
@@ -10,6 +11,7 @@ from weakref import WeakSet
 from msgspec import Struct, structs
 
 from handrail.authorize.policy import Policy, Rule
+from handrail.core.fair_threads import FairThreads
 from handrail.core.log import log
 from handrail.core.secrets import Secrets
 from handrail.core.selectors import is_name
@@ -20,7 +22,7 @@ from handrail.registry.registry import ToolRegistry
 from handrail.sources.source import Sources
 from handrail.tenants.config import TenantConfig
 from handrail.tenants.directory import Tenants
-from handrail.tenants.tool_builder import CALL_TOOL_NAMES, ToolBuilder
+from handrail.tenants.tool_builder import CALL_TOOL_NAMES, ToolBuilder, ToolBuildResult
 from handrail.tenants.tool_sources import open_sources
 from handrail.tenants.trust import TenantTrust
 
@@ -32,6 +34,8 @@ _CACHED_SECONDS: Final = 1.0
 """How long a revision is believed to be the newest."""
 _WATCH_SECONDS: Final = 5.0
 """Between two looks for new revisions of the tenants that have running turns, or clients that want to be told."""
+_WATCH_PATIENCE: Final = 0.25
+"""Seconds that such a look may keep those for other tenants waiting."""
 
 
 class TenantUnusableError(StoreError):
@@ -73,7 +77,11 @@ class TenantPools:
         """The version that could not be built, by the tenant's id: it is not tried again with each call."""
         self._changed: set[str] = set()
         """Tenants whose sources have other tools than those that were built."""
-        self._locks: dict[str, asyncio.Lock] = {}
+        self._looking: dict[str, asyncio.Task[TenantPool]] = {}
+        """Who looks for the newest revision of a tenant. It goes on when its caller is cancelled: a source may take
+        longer to answer than a caller waits, and would be asked from the beginning by each of them."""
+        self.threads = FairThreads("tenants")
+        """For what takes seconds, and may be made to by one tenant."""
         self.on_change: Callable[[str], None] = lambda tenant_id: None
         """Called with a tenant's id when its calls have other tools, or other rules, than those before."""
         self._executors: dict[str, WeakSet[Executor]] = {}
@@ -83,12 +91,23 @@ class TenantPools:
 
     async def get(self, tenant_id: str) -> TenantPool:
         """What a tenant's calls use now."""
-        known = self._pools.get(tenant_id)
-        is_recent = time.monotonic() - self._checked.get(tenant_id, 0.0) < _CACHED_SECONDS
-        if known is not None and is_recent and self._is_current(tenant_id, known):
-            return known
-        async with self._locks.setdefault(tenant_id, asyncio.Lock()):
-            return await self._look(tenant_id)
+        while True:
+            known = self._pools.get(tenant_id)
+            is_recent = time.monotonic() - self._checked.get(tenant_id, 0.0) < _CACHED_SECONDS
+            if known is not None and is_recent and self._is_current(tenant_id, known):
+                return known
+            looking = self._looking.get(tenant_id)
+            if looking is None:
+                looking = asyncio.create_task(self._look(tenant_id), name=f"handrail:tenant:{tenant_id}")
+                self._looking[tenant_id] = looking
+                looking.add_done_callback(partial(self._end_look, tenant_id))
+                return await asyncio.shield(looking)
+            await asyncio.wait({looking})  # What it finds may be older than this call.
+
+    def _end_look(self, tenant_id: str, looking: "asyncio.Task[TenantPool]") -> None:
+        self._looking.pop(tenant_id, None)
+        if not looking.cancelled():
+            looking.exception()  # Its caller may be gone.
 
     def _is_current(self, tenant_id: str, pool: TenantPool) -> bool:
         """Whether the tools and the policy of all, and the tenant's sources, are what it was built with."""
@@ -122,15 +141,11 @@ class TenantPools:
             built = await self._build(cfg, known) if is_enabled else self._build_disabled(tenant_id, cfg)
         except HandrailError as error:
             return await self._keep(tenant_id, known, version, error, is_current=is_current)
-        self._put(tenant_id, built)
         self._refused.pop(tenant_id, None)
         self.problems.pop(tenant_id, None)
+        await self._put(tenant_id, built)
         if known is not None and (known.config is not None or built.config is not None):
             self.on_change(tenant_id)
-        if known is not None and known.sources is not None and known.sources is not built.sources:
-            closing = asyncio.create_task(_close_replaced(known.sources), name="handrail:close-sources")
-            self._closing.add(closing)
-            closing.add_done_callback(self._closing.discard)
         return built
 
     async def watch(self, list_tenants: Callable[[], Iterable[str | None]]) -> None:
@@ -140,7 +155,10 @@ class TenantPools:
             for tenant_id in list_tenants():
                 try:
                     if tenant_id is not None:
-                        await self.get(tenant_id)
+                        async with asyncio.timeout(_WATCH_PATIENCE):
+                            await self.get(tenant_id)
+                except TimeoutError:  # It goes on, and the other tenants are not kept waiting.
+                    continue
                 except Exception:  # The next call says why.
                     log.debug("the tools of the tenant %s cannot be looked at", tenant_id, exc_info=True)
 
@@ -168,18 +186,25 @@ class TenantPools:
         except HandrailError as error:
             self._changed.add(tenant_id)
             raise _build_unusable_error(tenant_id) from error
-        self._put(tenant_id, built)
+        await self._put(tenant_id, built)
         self.on_change(tenant_id)
         return built
 
-    def _put(self, tenant_id: str, pool: TenantPool) -> None:
+    async def _put(self, tenant_id: str, pool: TenantPool) -> None:
         """Let this pool serve: what is decided from now on is decided by its rules, in running turns, too."""
+        known = self._pools.get(tenant_id)
         self._pools[tenant_id] = pool
+        if known is not None and known.sources is not None and known.sources is not pool.sources:
+            closing = asyncio.create_task(_close_replaced(known.sources), name="handrail:close-sources")
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)
         executors = self._executors.setdefault(tenant_id, WeakSet())
-        for executor in tuple(executors):
-            _replace_policy(executor, pool.executor.policy)
+        older = tuple(executors)
         if pool.executor is not self._executor:
             executors.add(pool.executor)
+        for executor in older:
+            replace_policy = await self.threads.run(tenant_id, _prepare_policy, executor, pool.executor.policy)
+            replace_policy()
 
     async def _build(self, cfg: TenantConfig | None, known: TenantPool | None, *, serves: bool = False) -> TenantPool:
         """The pool of a configuration. One that `serves` may have rules for tools that are not there any more."""
@@ -187,7 +212,7 @@ class TenantPools:
         if cfg is None:
             return TenantPool(executor=self._executor, config=None, base=base)
         if not serves:
-            self.check(cfg, are_all=self._executor.has_fixed_tools)
+            await self.check(cfg, are_all=not self._executor.is_open)
         if known is not None and _can_keep_sources(known, cfg):
             sources = known.sources
         else:
@@ -195,17 +220,22 @@ class TenantPools:
             if sources is not None:
                 sources.subscribe(lambda: self._changed.add(cfg.tenant_id))
         try:
-            built = self.builder.build_tools(cfg, tools=(*registry, *(() if sources is None else sources.tools)))
-            tools = [tool for tool in built.tools if tool.name not in CALL_TOOL_NAMES]
-            own = list(_leave_out_tools(built.rules, CALL_TOOL_NAMES))
-            rules = (*policy.rules, *(_leave_out_absent(own, tools) if serves else own))
-            executor = self._executor.with_tools(tools, policy=Policy(rules, default=policy.default, asks=policy.asks))
-        except ConfigError:
+            found = (*registry, *(() if sources is None else sources.tools))
+            run = partial(self.threads.run, cfg.tenant_id)
+            built = await self.builder.build_tools_aside(cfg, run, tools=found)
+            executor = await self.threads.run(cfg.tenant_id, self._build_executor, built, policy, serves=serves)
+        except BaseException:
             if sources is not None and (known is None or sources is not known.sources):
                 await sources.aclose()
             raise
         secrets = Secrets(self.trust.select_secrets(cfg))
         return TenantPool(executor=executor, config=cfg, base=base, secrets=secrets, sources=sources)
+
+    def _build_executor(self, built: ToolBuildResult, policy: Policy, *, serves: bool) -> Executor:
+        tools = [tool for tool in built.tools if tool.name not in CALL_TOOL_NAMES]
+        own = list(_leave_out_tools(built.rules, CALL_TOOL_NAMES))
+        rules = (*policy.rules, *(_leave_out_absent(own, tools) if serves else own))
+        return self._executor.with_tools(tools, policy=Policy(rules, default=policy.default, asks=policy.asks))
 
     def _build_disabled(self, tenant_id: str, cfg: TenantConfig | None) -> TenantPool:
         """What is left to a tenant that is turned off, also if the rest of its configuration cannot be used."""
@@ -214,17 +244,20 @@ class TenantPools:
         base = self._executor.registry, self._executor.policy
         return TenantPool(executor=executor, config=cfg, is_enabled=False, base=base)
 
-    def check(self, cfg: TenantConfig, *, are_all: bool = True) -> None:
+    async def check(self, cfg: TenantConfig, *, are_all: bool = True) -> None:
         """Raise `ConfigError` for a configuration that cannot be used: a wrong section, a rule that cannot apply, or
         something of the host that a tenant must not reach."""
-        self.builder.check(cfg, tools=self._executor.registry, are_all=are_all)
+        run = partial(self.threads.run, cfg.tenant_id)
+        await self.builder.check_aside(cfg, run, tools=self._executor.registry, are_all=are_all)
         for place, problem in self.trust.find_problems(cfg).items():
             raise ConfigError(f"{place}: {problem}")
 
     async def aclose(self) -> None:
         """Close the sources of all tenants."""
-        for closing in self._closing:  # Nobody waits for their calls any more.
-            closing.cancel()
+        looking = list(self._looking.values())
+        for task in (*looking, *self._closing):  # Nobody waits for their calls any more.
+            task.cancel()
+        await asyncio.gather(*looking, return_exceptions=True)
         pools, self._pools = list(self._pools.values()), {}
         await asyncio.gather(*(pool.sources.aclose() for pool in pools if pool.sources is not None))
         await asyncio.gather(*self._closing, return_exceptions=True)
@@ -252,13 +285,13 @@ def _leave_out_absent(rules: Sequence[Rule], tools: Sequence[Tool[..., Any]]) ->
     return (rule for rule in _leave_out_tools(rules, absent) if any(map(rule.selects, tools)))
 
 
-def _replace_policy(executor: Executor, policy: Policy) -> None:
-    """Decide by other rules what is still called with the tools of an older revision."""
+def _prepare_policy(executor: Executor, policy: Policy) -> Callable[[], None]:
+    """What lets other rules decide about calls with the tools of an older revision."""
     rules = _leave_out_absent(policy.rules, list(executor.registry))
     try:
-        executor.replace_policy(Policy(rules, default=policy.default, asks=policy.asks))
+        return executor.prepare_policy(Policy(rules, default=policy.default, asks=policy.asks))
     except ConfigError:  # A rule is about other arguments than these tools have.
-        executor.replace_policy(Policy([Rule.deny("*", reason=_CHANGED, source="tenant")]))
+        return executor.prepare_policy(Policy([Rule.deny("*", reason=_CHANGED, source="tenant")]))
 
 
 def _can_keep_sources(pool: TenantPool, cfg: TenantConfig) -> bool:

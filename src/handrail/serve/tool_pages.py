@@ -1,7 +1,7 @@
 """Pages about what there is rather than what happened: tools and their health, rules tried on the past, sessions."""
 
-import asyncio
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any, Final
 
 from msgspec import Struct
@@ -167,9 +167,10 @@ class ToolPages:
             if len(text) > _MAX_RULES_CHARS:
                 raise ConfigError(f"The rules must have at most {_MAX_RULES_CHARS:,} characters, got {len(text):,}.")
             # In threads: while a viewer tries rules, calls go on.
-            read = await asyncio.to_thread(parse_policy, text, source="the rules below")
+            run = partial(self._service.run_in_thread, session.key)
+            read = await run(parse_policy, text, source="the rules below")
             policy = Policy(read.rules, default=read.default, asks=executor.policy.asks)
-            if problems := await asyncio.to_thread(executor.find_policy_problems, policy):
+            if problems := await run(executor.find_policy_problems, policy):
                 raise ConfigError("\n".join(str(problem) for problem in problems[:5]))
         except ConfigError as error:
             values["problem"] = error.message

@@ -3,18 +3,22 @@
 import asyncio
 import ipaddress
 import socket
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
-from typing import Final
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Final
 
 _METADATA: Final = frozenset(
     ipaddress.ip_address(item) for item in ("168.63.129.16", "100.100.100.200", "fd00:ec2::254", "fd20:ce::254")
 )
 """Where clouds tell a machine its credentials, beside the link-local addresses; never asked, whatever is allowed."""
 _EMBEDS_IPV4: Final = (ipaddress.IPv6Network("64:ff9b::/96"), ipaddress.IPv6Network("64:ff9b:1::/48"))
+_LOCAL_NAT64: Final = _EMBEDS_IPV4[1]
+"""Translated inside this network, which also says which of the bits are the IPv4 address."""
 
 _RESOLVERS: Final = ThreadPoolExecutor(max_workers=128, thread_name_prefix="handrail-dns")
 """A name server that does not answer holds up these threads, and none in which something else is done."""
+_Found = list[tuple[Any, ...]]
+_asking: Final[dict[tuple[str, int], "Future[_Found]"]] = {}
+"""Names that are being looked up: of all who wait for one, it takes a single thread, also when they have given up."""
 
 NetworkAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 
@@ -29,13 +33,15 @@ class AddressRefusedError(RequestNotSentError):
 
 def find_address_problem(text: str, *, allow_private: bool) -> str | None:
     """Why an address must not be asked, or None."""
-    address = _unwrap_ipv4(ipaddress.ip_address(text.partition("%")[0]))
+    written = ipaddress.ip_address(text.partition("%")[0])
+    address = _unwrap_ipv4(written)
     if address.is_link_local or address in _METADATA:
         return f"{address} is an address of this machine's cloud, which is never asked"
     if address.is_multicast or address.is_unspecified or (address.is_reserved and not address.is_loopback):
         return f"{address} is not the address of a server"
     is_site_local = isinstance(address, ipaddress.IPv6Address) and address.is_site_local  # Counts as global.
-    if not allow_private and (is_site_local or not address.is_global):
+    is_local = is_site_local or (written.version == 6 and written in _LOCAL_NAT64)
+    if not allow_private and (is_local or not address.is_global):
         return f"{address} is in a private network; allow_private=True allows that"
     return None
 
@@ -50,11 +56,19 @@ def _unwrap_ipv4(address: NetworkAddress) -> NetworkAddress:
     return inner or address
 
 
+def _ask(host: str, port: int) -> "Future[_Found]":
+    place = host, port
+    asking = _asking.get(place)
+    if asking is None:
+        asking = _asking[place] = _RESOLVERS.submit(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
+        asking.add_done_callback(lambda _: _asking.pop(place, None))
+    return asking
+
+
 async def resolve_host(host: str, port: int, *, allow_private: bool) -> list[str]:
     """The addresses of a host. All of them must be allowed: what is checked here is what is connected to."""
     try:
-        ask = partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
-        found = await asyncio.get_running_loop().run_in_executor(_RESOLVERS, ask)
+        found = await asyncio.shield(asyncio.wrap_future(_ask(host, port)))
     except (OSError, UnicodeError) as error:
         raise RequestNotSentError(f"{host} has no address") from error
     addresses = list(dict.fromkeys(str(item[4][0]) for item in found))

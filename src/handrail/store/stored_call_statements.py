@@ -284,6 +284,11 @@ turns AS (
 """
 
 
+_HAS_MORE: Final = (
+    "EXISTS (SELECT 1 FROM handrail_work w WHERE w.state = 'queued' AND w.tenant_id = handrail_work.tenant_id "
+    "AND (w.session_id, w.call_id) <> (handrail_work.session_id, handrail_work.call_id))"
+)
+"""Whether more calls of the tenant wait than the one that is taken."""
 _TURN: Final = "running, tenant_id <= :last_tenant, tenant_id"
 """Tenants with the fewest running calls first, and among them in turn."""
 
@@ -326,7 +331,7 @@ taken AS MATERIALIZED (SELECT * FROM left_over UNION ALL SELECT * FROM picked LI
 UPDATE handrail_work SET state = 'running', owner = :of_owner, slot = taken.slot, due_at = {clock} + :lease,
     attempts = attempts + 1
 FROM taken WHERE handrail_work.session_id = taken.session_id AND handrail_work.call_id = taken.call_id
-RETURNING {_LISTED}, {clock} AS read_at"""
+RETURNING {_LISTED}, {clock} AS read_at, {_HAS_MORE}"""
     )
 
 
@@ -357,5 +362,5 @@ taken(id) AS MATERIALIZED (
 UPDATE handrail_work SET state = 'running', owner = :of_owner, due_at = :now + :lease, attempts = attempts + 1,
     slot = CASE WHEN state = 'running' THEN slot ELSE {new_slot} END
 WHERE rowid IN (SELECT id FROM taken LIMIT :max_rows)
-RETURNING {", ".join(COLUMNS)}, :now AS read_at"""
+RETURNING {", ".join(COLUMNS)}, :now AS read_at, {_HAS_MORE}"""
     )

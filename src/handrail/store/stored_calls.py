@@ -8,7 +8,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, context
 from typing import Any, ClassVar, Final, Literal
 
 import msgspec
-from msgspec import structs
+from msgspec import Struct, structs
 from sqlalchemy import Executable, text
 from sqlalchemy.exc import IntegrityError
 
@@ -46,6 +46,17 @@ _MAX_PAYLOAD_BYTES: Final = 7_900
 _PUBLISH: Final = text(f"SELECT pg_notify('{_NOTICES}', p) FROM unnest(CAST(:payloads AS text[])) AS p")
 _AWAY_DELAY: Final = 1.0
 """Seconds until a database that is away is asked again."""
+
+
+class TakenCalls(Struct, frozen=True, kw_only=True):
+    """The calls that a worker has taken: one of each tenant at most."""
+
+    items: list[WorkItem]
+    has_more: bool
+    """Whether more calls of their tenants wait."""
+
+
+_NOTHING: Final = TakenCalls(items=[], has_more=False)
 
 
 class SqlWork:
@@ -158,7 +169,7 @@ class SqlWork:
 
     async def take_many(
         self, handle: Handle, *, max_rows: int, max_running_per_tenant: int | None, last_tenant: str
-    ) -> list[WorkItem]:
+    ) -> TakenCalls:
         """Take calls for a worker, and take over those of owners that are gone; `take` then returns each."""
         definitions = sorted(handle.definitions)
         values: dict[str, Any] = self._bind(
@@ -176,16 +187,16 @@ class SqlWork:
         try:
             rows = await self._change(statement, values)
         except IntegrityError:  # Another worker gave the same slot to another call: look again.
-            return []
+            return TakenCalls(items=[], has_more=False)
         items: list[WorkItem] = []
         for row in rows:
             try:
-                items.append(self._item(row))
+                items.append(self._item(row[:-1]))
             except (StoreError, msgspec.MsgspecError):
                 log.exception("a stored call cannot be read; it is tried again when its lease is over")
         for item in items:
             self._taken[item.ref] = item
-        return items
+        return TakenCalls(items=items, has_more=any(row[-1] for row in rows))
 
     async def is_due(self) -> bool:
         """Whether there may be something to take, without a lock."""
@@ -391,6 +402,7 @@ class SqlDelivery:
         """Take calls and hand them to a worker."""
         assert self._work is not None, "a SqlDelivery serves the store that it was passed to"
         work, running, loop = self._work, set[asyncio.Task[float | None]](), asyncio.get_running_loop()
+        is_limited = self._max_running_per_tenant is not None
         stopped = asyncio.ensure_future(stopping.wait())
         try:
             async with work.signals.watch_queue(handle.lease) as wait_for_work:
@@ -398,35 +410,36 @@ class SqlDelivery:
                 while not stopping.is_set():
                     running = {task for task in running if not task.done()}
                     free = max_running - len(running)
-                    taken = await self._take(work, handle, free, is_woken=is_woken) if free > 0 else []
-                    is_woken = False
-                    for item in taken:
+                    taken = await self._take(work, handle, free, is_woken=is_woken) if free > 0 else _NOTHING
+                    for item in taken.items:
                         running.add(start_task(loop, handle(item.id), f"handrail:deliver:{item.id}"))
-                    if len(taken) < max(free, 1):  # There is no more to take now.
-                        is_woken = await wait_for_work({stopped, *running} if free <= 0 else {stopped})
+                    is_woken = taken.has_more
+                    if not taken.has_more and len(taken.items) < max(free, 1):  # There is no more to take now.
+                        # Where there is a limit, the end of a call leaves room for another one of its tenant.
+                        is_woken = await wait_for_work({stopped, *running} if free <= 0 or is_limited else {stopped})
             if running:
                 await asyncio.wait(running)
         finally:
             stopped.cancel()
 
-    async def _take(self, work: SqlWork, handle: Handle, free: int, *, is_woken: bool) -> list[WorkItem]:
+    async def _take(self, work: SqlWork, handle: Handle, free: int, *, is_woken: bool) -> TakenCalls:
         try:
             # A look costs less than SQLite's lock; nobody has to look who was told of a call.
             if work.signals.is_polled and not is_woken and not await work.is_due():
-                return []
+                return _NOTHING
             taken = await work.take_many(
                 handle,
                 max_rows=free,
                 max_running_per_tenant=self._max_running_per_tenant,
                 last_tenant=self._last_tenant,
             )
-            tenants = [item.tenant_id or "" for item in taken]
+            tenants = [item.tenant_id or "" for item in taken.items]
             self._last_tenant = max(tenants, key=lambda tenant: (tenant <= self._last_tenant, tenant), default="")
             return taken
         except Exception:
             log.warning("stored calls could not be taken; it is tried again", exc_info=True)
             await asyncio.sleep(_AWAY_DELAY)
-            return []
+            return _NOTHING
 
 
 class _Signal:

@@ -1,13 +1,18 @@
 """Tenants in SQL: every revision is kept, and the newest one applies to the next call of every process."""
 
+import hashlib
 import json
 import time
+from collections import OrderedDict
+from typing import Final
 
 from msgspec import Struct
 from pydantic import ValidationError
 from sqlalchemy import bindparam, delete, func, insert, select
 from sqlalchemy.exc import IntegrityError
 
+from handrail.core.fair_threads import FairThreads
+from handrail.core.log import log
 from handrail.errors import ConfigError, StoreError
 from handrail.store.database import Database
 from handrail.store.tables import tenant_numbers
@@ -15,6 +20,8 @@ from handrail.store.tables import tenants as table
 from handrail.store.transactions import Transaction
 from handrail.tenants.config import TenantConfig
 from handrail.tenants.phone_addresses import normalise_number
+
+_MAX_DECODED: Final = 1_000
 
 
 class TenantRevision(Struct, frozen=True, kw_only=True):
@@ -32,6 +39,10 @@ class SqlTenants:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._decoded: OrderedDict[str, tuple[bytes, TenantConfig]] = OrderedDict()
+        """The configurations that are used, by tenant, each with the digest of what is saved."""
+        self._threads = FairThreads("tenant-configs")
+        """Where they are decoded: a thousand patterns in the rules of one tenant take seconds."""
 
     async def put(self, cfg: TenantConfig, *, who: str = "", revision: int | None = None) -> int:
         """Save a tenant; its new revision. With `revision`, only if that is the newest one that is saved."""
@@ -80,7 +91,19 @@ class SqlTenants:
             rows = await self._database.fetch(_NEWEST, {"of_tenant": tenant_id})
         else:
             rows = await self._database.fetch(_ONE, {"of_tenant": tenant_id, "of_revision": revision})
-        return None if not rows or rows[0][0] is None else _decode(rows[0][0], tenant_id)
+        return None if not rows or rows[0][0] is None else await self._decode(rows[0][0], tenant_id)
+
+    async def _decode(self, written: bytes, tenant_id: str) -> TenantConfig:
+        digest = hashlib.sha256(written).digest()
+        known = self._decoded.get(tenant_id)
+        if known is None or known[0] != digest:
+            TenantConfig.model_rebuild()  # Here: Pydantic builds a model in one thread at a time only.
+            known = digest, await self._threads.run(tenant_id, _decode, written, tenant_id)
+        self._decoded[tenant_id] = known
+        self._decoded.move_to_end(tenant_id)
+        if len(self._decoded) > _MAX_DECODED:
+            self._decoded.popitem(last=False)
+        return known[1]
 
     async def is_removed(self, tenant_id: str) -> bool:
         """Whether there was a tenant of this id, and it was turned off for good."""
@@ -88,9 +111,16 @@ class SqlTenants:
         return bool(rows) and rows[0][0] is None
 
     async def list(self) -> "list[TenantConfig]":
-        """Every tenant, by id."""
-        rows = await self._database.fetch(_ALL)
-        return [_decode(config, tenant_id) for tenant_id, config in rows if config is not None]
+        """Every tenant, by id. One whose configuration is not valid any more, such as after an upgrade, is left out
+        and logged: it keeps no other from being served."""
+        found: list[TenantConfig] = []
+        for tenant_id, config in await self._database.fetch(_ALL):
+            try:
+                if config is not None:
+                    found.append(await self._decode(config, tenant_id))
+            except ConfigError as error:
+                log.error("the tenant %s is left out: %s", tenant_id, error)
+        return found
 
     async def list_retention_days(self) -> dict[str, float]:
         """How long the rows of each tenant are kept, by the last configuration that it had: also of one that was

@@ -1,7 +1,8 @@
 """Building a tenant's tools from its configuration."""
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, Literal, cast
 
 from msgspec import Struct, structs
@@ -24,6 +25,8 @@ from handrail.tenants.request_transfer import REQUEST_TRANSFER, build_request_tr
 Builder = Callable[[TenantConfig], Any]
 """`builder(cfg) -> Tool | BuiltTool | NoTool | None`; anything tool-shaped is taken as a tool."""
 WrapTools = Callable[[Sequence[Tool[..., Any]]], Iterable[Tool[..., Any]]]
+RunAside = Callable[[Callable[[], "ToolBuildResult"]], Awaitable["ToolBuildResult"]]
+"""Runs a function in a thread."""
 TenantToolChoice = Literal["auto", "none", "required"] | dict[str, str]
 
 _CALL_TOOLS: Final = (build_request_transfer, build_end_call, build_collect_digits)
@@ -102,14 +105,26 @@ class ToolBuilder:
         A rule that can never apply to the tenant's tools, and to `tools` of the host, is wrong, too, unless the host
         may get others (`are_all`).
         """
+        typed = self._check_features(cfg)
+        if are_all:
+            _check_rules(self.preview(cfg, tools=tools))
+        return typed
+
+    async def check_aside(
+        self, cfg: TenantConfig, run: RunAside, *, tools: Iterable[Tool[..., Any]] = (), are_all: bool = True
+    ) -> None:
+        """The same as `check`; what may take seconds, because of many rules for many tools, is run by `run`."""
+        self._check_features(cfg)
+        if are_all:
+            _check_rules(await _Build(self, cfg, (), "").run_aside(tuple(tools), run))
+
+    def _check_features(self, cfg: TenantConfig) -> TenantConfig:
         typed, problems = self._read_features(cfg)
         if problems:
             section, message = next(iter(problems.items()))
             raise ToolBuildError(
                 f"tenant {cfg.tenant_id!r}: features.{section}: {message}", tenant_id=cfg.tenant_id, details=problems
             )
-        if are_all and (wrong := self.preview(cfg, tools=tools).rule_problems):
-            raise ToolBuildError(f"tenant {cfg.tenant_id!r}: policy: {wrong[0]}", tenant_id=cfg.tenant_id)
         return typed
 
     def preview(self, cfg: TenantConfig, *, tools: Iterable[Tool[..., Any]] = ()) -> ToolBuildResult:
@@ -129,6 +144,12 @@ class ToolBuilder:
         `tools` come from elsewhere, such as the tenant's MCP servers; one whose name is taken is left out.
         """
         return _Build(self, cfg, (*self._listeners, *listeners), session_id).run(tuple(tools))
+
+    async def build_tools_aside(
+        self, cfg: TenantConfig, run: RunAside, *, tools: Iterable[Tool[..., Any]] = ()
+    ) -> ToolBuildResult:
+        """The same as `build_tools`; what may take seconds, because of many rules for many tools, is run by `run`."""
+        return await _Build(self, cfg, self._listeners, "").run_aside(tuple(tools), run)
 
     def _read_features(self, cfg: TenantConfig) -> tuple[TenantConfig, dict[str, str]]:
         given: Mapping[str, Any] = cfg.features.model_extra or {}
@@ -167,7 +188,21 @@ class _Build:
         self._diagnostics: list[BuildDiagnostic] = []
 
     def run(self, found: tuple[Tool[..., Any], ...]) -> ToolBuildResult:
-        cfg = self._cfg
+        return self._apply_rules(self._collect(found))
+
+    async def run_aside(self, found: tuple[Tool[..., Any], ...], run: RunAside) -> ToolBuildResult:
+        """Ask the builders here, and look through the rules elsewhere. Listeners hear of everything here."""
+        tools, listeners, events = self._collect(found), self._listeners, list[Event]()
+        self._listeners = (events.append,)
+        try:
+            return await run(partial(self._apply_rules, tools))
+        finally:
+            self._listeners = listeners
+            for event in events:
+                self._emit(event)
+
+    def _collect(self, found: tuple[Tool[..., Any], ...]) -> tuple[Tool[..., Any], ...]:
+        """The tools that the builders make, and those from elsewhere."""
         self._note("tool_build_started", builder_count=len(self._builders))
         sections = {section for _, _, section in self._builders}
         for section, message in self._problems.items():
@@ -186,9 +221,14 @@ class _Build:
             else:
                 built[tool.name] = tool
         tools = self._wrap_tools(built)
-        for name in cfg.fillers.tools:
+        for name in self._cfg.fillers.tools:
             if name not in built and not self._is_partial:
                 self._warn("fillers", f"fillers.tools names {name!r}, which was not built")
+        return tools
+
+    def _apply_rules(self, tools: tuple[Tool[..., Any], ...]) -> ToolBuildResult:
+        """What goes with these tools, and whether the rules can apply to them."""
+        cfg = self._cfg
         choice = self._choose({tool.name for tool in tools})
         is_partial = self._is_partial
         rules = self._rules(tools)
@@ -356,6 +396,12 @@ class _Build:
                 listener(event)
             except Exception:  # a listener never breaks a call
                 log.exception("a listener failed")
+
+
+def _check_rules(built: ToolBuildResult) -> None:
+    if built.rule_problems:
+        tenant_id = built.config.tenant_id
+        raise ToolBuildError(f"tenant {tenant_id!r}: policy: {built.rule_problems[0]}", tenant_id=tenant_id)
 
 
 def _describe(error: ValidationError) -> str:

@@ -1,8 +1,10 @@
 """Which servers are asked, whatever a document or the DNS says."""
 
+import asyncio
 import gzip
 import json
 import socket
+import threading
 import tracemalloc
 from typing import Any
 
@@ -10,7 +12,7 @@ import pytest
 
 from handrail import ConfigError, Executor, ToolCall, ToolContext, ToolResult
 from handrail.sources import OpenApi
-from handrail.sources.addresses import find_address_problem
+from handrail.sources.addresses import RequestNotSentError, find_address_problem, resolve_host
 from tests.sources.api_server import Reply, serving
 
 
@@ -44,12 +46,38 @@ def test_metadata_and_odd_addresses_are_never_asked(address: str) -> None:
     "address",
     [
         *("127.0.0.1", "10.1.2.3", "172.16.0.1", "192.168.1.1", "100.64.0.1", "::1", "fd12::1", "::ffff:10.0.0.1"),
-        *("2002:0a00:0001::1", "64:ff9b::7f00:1", "fec0::1"),
+        *("2002:0a00:0001::1", "64:ff9b::7f00:1", "fec0::1", "64:ff9b:1:7f00:0:100:808:808", "64:ff9b:1::808:808"),
     ],
 )
 def test_private_addresses_are_asked_only_if_that_is_allowed(address: str) -> None:
     assert "allow_private=True" in (find_address_problem(address, allow_private=False) or "")
     assert find_address_problem(address, allow_private=True) is None
+
+
+async def test_a_name_server_that_does_not_answer_keeps_no_other_name_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, ends, look_up = list[object](), threading.Event(), socket.getaddrinfo
+
+    def hang(host: str, *args: Any, **options: Any) -> Any:
+        if host != "dead.example":
+            return look_up(host, *args, **options)
+        asked.append(host)
+        ends.wait()
+        raise socket.gaierror("no answer")
+
+    monkeypatch.setattr(socket, "getaddrinfo", hang)
+    waiting = [asyncio.create_task(resolve_host("dead.example", 443, allow_private=False)) for _ in range(300)]
+    await asyncio.sleep(0)
+    for task in waiting[1:]:  # They give up; what they asked for goes on.
+        task.cancel()
+    await asyncio.gather(*waiting[1:], return_exceptions=True)
+    try:
+        async with asyncio.timeout(10):
+            assert await resolve_host("93.184.216.34", 443, allow_private=False) == ["93.184.216.34"]
+    finally:
+        ends.set()
+    with pytest.raises(RequestNotSentError, match=r"dead\.example has no address"):
+        await waiting[0]
+    assert len(asked) == 1
 
 
 def test_public_addresses_are_asked() -> None:

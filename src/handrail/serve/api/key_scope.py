@@ -1,14 +1,17 @@
 """What the routes of the API share: the executor of a key, whose rows it sees, and what is audited of a request."""
 
 import time
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 from urllib.parse import quote
 
+import msgspec
 from fastapi import Depends, Request
 from msgspec import Struct
 
 from handrail.core.context import ToolContext
 from handrail.core.events import LogEvent
+from handrail.core.fair_threads import FairThreads
 from handrail.core.text import suggest
 from handrail.errors import ConfigError
 from handrail.execute.executor import Executor
@@ -28,6 +31,9 @@ if TYPE_CHECKING:
 
 _MAX_ID_CHARS: Final = 512
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
 
 class Service(Struct, frozen=True, kw_only=True):
     """An executor, its store, and who may use them."""
@@ -40,6 +46,13 @@ class Service(Struct, frozen=True, kw_only=True):
     phone: "PhoneGateway | None" = None
     registry: "CollectorRegistry | None" = None
     conversations: "Conversations | None" = None
+    threads: FairThreads = msgspec.field(default_factory=lambda: FairThreads("service"))
+    """For what takes seconds, and may be made to by one tenant."""
+
+    async def run_in_thread(self, key: ApiKey, function: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
+        """Run what may take seconds, for one tenant, or one key without a tenant, at a time."""
+        owner = f"key:{key.id}" if key.tenant_id is None else f"tenant:{key.tenant_id}"
+        return await self.threads.run(owner, function, *args, **options)
 
     async def get_executor(self, whose: ApiKey | WorkItem) -> Executor:
         """The executor of the tenant of a key or of a stored call."""

@@ -104,6 +104,7 @@ class RollbackBody(BaseModel):
 def build_router() -> APIRouter:
     """The routes of tenants."""
     router = APIRouter(tags=["tenants"])
+    TenantConfig.model_rebuild()  # Here: Pydantic builds a model in one thread at a time only.
     errors = describe_errors(*EVERY_ROUTE)
     found, changed = errors | describe_errors(404), errors | describe_errors(400, 404, 409)
 
@@ -134,10 +135,10 @@ def build_router() -> APIRouter:
         """What is wrong with a configuration; nothing is saved."""
         service = get_service(request)
         try:
-            cfg = _read_config(body.config)
+            cfg = await service.run_in_thread(key, _read_config, body.config)
             is_own = is_visible(key, cfg.tenant_id)
             if is_own:  # What another tenant may refer to is not for this one to find out.
-                _check_config(service, cfg)
+                await _check_config(service, cfg)
         except ApiError as error:
             problems = [f"{field}: {text}" for field, text in error.fields] or [error.message]
             return ValidationBody(valid=False, problems=problems, version=None)
@@ -177,10 +178,10 @@ def build_router() -> APIRouter:
         """Save a new revision, which applies to the next call in every replica. With `revision`, only if that is the
         newest one that is saved."""
         service, id = _require_store(request), _check_tenant(key, tenant_id)
-        cfg = _read_config(body.config)
+        cfg = await service.run_in_thread(key, _read_config, body.config)
         if cfg.tenant_id != id:
             raise ApiError(422, "invalid_arguments", "tenant_id of the configuration must be that of the address.")
-        _check_config(service, cfg)
+        await _check_config(service, cfg)
         return await _save(service, request, key, cfg, revision)
 
     @router.get("/tenants/{tenant_id}/history", summary="List revisions", responses=found)
@@ -201,7 +202,7 @@ def build_router() -> APIRouter:
         cfg = await service.store.tenants.get(id, revision=body.revision)
         if cfg is None:
             raise not_found("revision")
-        _check_config(service, cfg)
+        await _check_config(service, cfg)
         return await _save(service, request, key, cfg, None)
 
     @router.delete("/tenants/{tenant_id}", summary="Turn a tenant off", responses=found, status_code=204)
@@ -235,7 +236,7 @@ def _check_tenant(key: ApiKey, tenant_id: str) -> str:
 
 
 def _read_config(given: dict[str, Any]) -> TenantConfig:
-    """A configuration whose fields are valid, or an error with each that is wrong."""
+    """A configuration whose fields are valid, or an error with each that is wrong. It may take seconds."""
     try:
         text = json.dumps(given, allow_nan=False)
         if HIDDEN in json.dumps(given, ensure_ascii=False):
@@ -257,10 +258,10 @@ def _read_config(given: dict[str, Any]) -> TenantConfig:
     return cfg
 
 
-def _check_config(service: Service, cfg: TenantConfig) -> None:
+async def _check_config(service: Service, cfg: TenantConfig) -> None:
     """Raise `ConfigError` for what this service cannot use, or must not give to the tenant."""
     if service.tenants is not None:
-        service.tenants.check(cfg)
+        await service.tenants.check(cfg)
 
 
 async def _save(service: Service, request: Request, key: ApiKey, cfg: TenantConfig, revision: int | None) -> SavedBody:

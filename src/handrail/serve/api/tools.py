@@ -1,6 +1,5 @@
 """Tools over HTTP: what a key may call, in the form of each provider."""
 
-import asyncio
 from typing import Any, Final, Literal
 
 from fastapi import APIRouter, Request
@@ -83,11 +82,12 @@ def build_router() -> APIRouter:
     @router.get("/tools/definitions/{format}", summary="Get the definitions for a provider", responses=errors)
     async def define(request: Request, format: Format, key: ApiKey = allow(*EVERYBODY)) -> DefinitionList:
         """The tools in the form that a provider takes, and what was changed for it."""
-        executor = await get_service(request).get_executor(key)
+        service = get_service(request)
+        executor = await service.get_executor(key)
         allowed = {tool.name for tool in await _select(request, key)}
         registry = executor.registry.select(*allowed) if len(allowed) < len(executor.registry) else executor.registry
         # In a thread: those of a thousand tools take seconds, and calls go on meanwhile.
-        definitions = await asyncio.to_thread(getattr(registry, RENDERERS[format]))
+        definitions = await service.run_in_thread(key, getattr(registry, RENDERERS[format]))
         return DefinitionList(
             format=format,
             tools=list(definitions),

@@ -9,13 +9,14 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Final, Literal, cast
 from uuid import uuid4
+from weakref import WeakSet
 
 import mcp_types as types
 from mcp import MCPError
+from mcp.server.connection import Connection
 from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel import NotificationOptions, Server
 from mcp.server.models import InitializationOptions
-from mcp.server.session import ServerSession
 from mcp.server.stdio import stdio_server
 from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler, ToolsListChanged
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
@@ -24,6 +25,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from handrail.core.context import ToolContext
 from handrail.core.events import Event, Progress
+from handrail.core.fair_threads import FairThreads
 from handrail.core.log import log, quiet_library
 from handrail.core.text import compact_json
 from handrail.core.values import Approval, ToolCall, ToolResult
@@ -38,8 +40,6 @@ from handrail.sources.mcp.server_options import IDEMPOTENCY_META_KEY
 
 _APPROVAL: Final = "approval"
 """The key of the question in a result that asks for input."""
-_MAX_SESSIONS: Final = 1_000
-"""Of one tenant: no other one's clients are forgotten for them."""
 _MAX_POOLS: Final = 200
 """Pools whose definitions are kept: one for each tenant that has tools of its own."""
 _NOTIFY_TIMEOUT: Final = 5.0
@@ -115,9 +115,11 @@ class McpEndpoint:
         """By the identity of the registry, which each of them keeps alive."""
         self._listeners: dict[str | None, _Listeners] = {}
         """By their tenant."""
-        self._sessions: dict[str | None, OrderedDict[str, ServerSession]] = {}
-        """Clients of the older revision, by their tenant and their identity: they are told of changed tools without
-        having to ask for it."""
+        self._connections: dict[str | None, WeakSet[Connection]] = {}
+        """Clients of the older revision, by their tenant: they are told of changed tools without having to ask for it.
+        The server keeps them, as long as their sessions last."""
+        self._threads = FairThreads("mcp-definitions")
+        """Where definitions are made: those of a thousand tools of one tenant take seconds."""
         self._notifications: set[asyncio.Task[None]] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         """The loop that serves the clients, once there is one."""
@@ -143,7 +145,8 @@ class McpEndpoint:
     @property
     def tenants(self) -> set[str | None]:
         """The tenants of the clients that are told of changed tools."""
-        return {*self._listeners, *self._sessions}
+        connected = (tenant_id for tenant_id, connections in self._connections.items() if connections)
+        return {*self._listeners, *connected}
 
     def notify_tenant(self, tenant_id: str | None) -> None:
         """Tell the clients of a tenant that their tools have changed; to be called in the loop that serves them."""
@@ -154,10 +157,10 @@ class McpEndpoint:
     async def _notify_clients(self, tenant_id: str | None) -> None:
         if (listeners := self._listeners.get(tenant_id)) is not None:
             await listeners.bus.publish(ToolsListChanged())
-        for session in tuple(self._sessions[tenant_id].values()) if tenant_id in self._sessions else ():
+        for connection in tuple(self._connections.get(tenant_id, ())):
             try:
                 async with asyncio.timeout(_NOTIFY_TIMEOUT):
-                    await session.send_tool_list_changed()
+                    await connection.send_tool_list_changed()
             except Exception:  # It may be gone; the others still have to hear of it.
                 log.debug("an MCP client could not be told of changed tools", exc_info=True)
 
@@ -175,22 +178,31 @@ class McpEndpoint:
             if not listeners.count:
                 del self._listeners[tenant_id]
 
-    def _get_pool(self, executor: Executor) -> "_ServedPool":
+    async def _load_pool(self, executor: Executor, asked: McpRequest) -> "_ServedPool":
         """The definitions of a pool; made once for each."""
         registry = executor.registry
-        pool = self._pools.get(id(registry))
-        if pool is None:
-            definitions = registry.to_mcp_tools()
-            tools = [types.Tool.model_validate(dict(definition), by_name=False) for definition in definitions]
-            pool = _ServedPool(registry=registry, definitions=definitions, tools={tool.name: tool for tool in tools})
-            self._pools[id(registry)] = pool
-            if len(self._pools) > _MAX_POOLS:
-                self._pools.popitem(last=False)
-        self._pools.move_to_end(id(registry))
+        if id(registry) in self._pools:
+            return self._keep_pool(self._pools[id(registry)])
+        owner = f"tenant:{self._find_tenant(asked)}"
+        return self._keep_pool(await self._threads.run(owner, self._build_pool, registry))
+
+    def _build_pool(self, registry: ToolRegistry) -> "_ServedPool":
+        known = self._pools.get(id(registry))
+        if known is not None:  # Somebody asked for it at the same time.
+            return known
+        definitions = registry.to_mcp_tools()
+        tools = [types.Tool.model_validate(dict(definition), by_name=False) for definition in definitions]
+        return _ServedPool(registry=registry, definitions=definitions, tools={tool.name: tool for tool in tools})
+
+    def _keep_pool(self, pool: "_ServedPool") -> "_ServedPool":
+        pool = self._pools.setdefault(id(pool.registry), pool)
+        self._pools.move_to_end(id(pool.registry))
+        if len(self._pools) > _MAX_POOLS:
+            self._pools.popitem(last=False)
         return pool
 
     def _input_schema(self, name: str) -> Mapping[str, Any] | None:
-        tool = self._get_pool(self._executor).tools.get(name)
+        tool = self._keep_pool(self._build_pool(self._executor.registry)).tools.get(name)
         return tool.input_schema if tool is not None else None
 
     async def _list_tools(
@@ -199,14 +211,16 @@ class McpEndpoint:
         asked = self._build_request(ctx)
         context = await self._build_context(asked)
         if ctx.protocol_version not in MODERN_PROTOCOL_VERSIONS:
-            sessions = self._sessions.setdefault(self._find_tenant(asked), OrderedDict())
-            sessions[asked.session_id] = ctx.session
-            sessions.move_to_end(asked.session_id)
-            if len(sessions) > _MAX_SESSIONS:
-                sessions.popitem(last=False)
+            self._follow(self._find_tenant(asked), cast("Any", ctx.session)._connection)
         executor = await self._get_executor(asked)
-        listed = self._get_pool(executor).tools.items()
+        listed = (await self._load_pool(executor, asked)).tools.items()
         return types.ListToolsResult(tools=[tool for name, tool in listed if not executor.is_denied(name, context)])
+
+    def _follow(self, tenant_id: str | None, connection: Connection) -> None:
+        if tenant_id not in self._connections:
+            self._connections = {known: others for known, others in self._connections.items() if others}
+            self._connections[tenant_id] = WeakSet()
+        self._connections[tenant_id].add(connection)
 
     async def _call_tool(
         self, ctx: RequestContext, params: types.CallToolRequestParams
@@ -214,7 +228,7 @@ class McpEndpoint:
         asked = self._build_request(ctx)
         context = await self._build_context(asked)
         executor = (await self._get_executor(asked)).snapshot()  # A call is answered by the tools it was read with.
-        definitions = self._get_pool(executor).definitions
+        definitions = (await self._load_pool(executor, asked)).definitions
         key = _get_idempotency_key(params)
         request = {"id": _build_call_id(key, 0), "params": {"name": params.name, "arguments": params.arguments or {}}}
         (call,) = wire.calls(request, definitions)
