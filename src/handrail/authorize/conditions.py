@@ -14,7 +14,7 @@ from handrail.authorize.from_condition import OriginTest
 from handrail.authorize.from_sources import parse_sources
 from handrail.authorize.schema_paths import DeclaredArguments, find_nodes
 from handrail.core.context import ToolContext
-from handrail.core.lazy_loading import LazyModule
+from handrail.core.lazy_loading import LazyModule, LazyPattern
 from handrail.core.redact import HIDDEN
 from handrail.core.suggestions import suggest
 from handrail.core.text import encodable
@@ -98,7 +98,7 @@ def _compile_pattern(pattern: str, *, is_whole: bool) -> Callable[[str], bool | 
     `(a+)+$` would hold up every call of the process."""
     text, size = _translate_pattern(pattern)
     re.compile(pattern)  # Only what Python can read, too: this engine has more.
-    has_end = r"\Z" in _TOKEN.findall(pattern)
+    has_end = r"\Z" in _TOKEN.compiled.findall(pattern)
     text = rf"(?s)\A(?:{text})\z" if is_whole else f"(?s){text}"
     compiled = SchemaValidator(core_schema.str_schema(pattern=text, regex_engine="rust-regex"))
 
@@ -118,10 +118,10 @@ def _compile_pattern(pattern: str, *, is_whole: bool) -> Callable[[str], bool | 
 _MAX_STEPS: Final = 100_000_000
 """Characters of a text, times the sets of an expression and what `{…}` adds to it: at worst each is compared with each,
 which takes 2 seconds."""
-_TOKEN: Final = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]?|\{[\d,\s]*\}|\(\?(?:#|[a-z-]+[:)])|.", re.DOTALL)
+_TOKEN: Final = LazyPattern(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]?|\{[\d,\s]*\}|\(\?(?:#|[a-z-]+[:)])|.", re.DOTALL)
 """A part of an expression: an escape, a set, how often something is repeated, flags, a character."""
 _SETS: Final = frozenset((".", r"\d", r"\D", r"\s", r"\S", r"\w", r"\W"))
-_SET_OPERATORS: Final = re.compile(r"\[|&&|--|~~|\|\|")
+_SET_OPERATORS: Final = LazyPattern(r"\[|&&|--|~~|\|\|")
 
 
 def _translate_pattern(pattern: str) -> tuple[str, int]:
@@ -129,7 +129,7 @@ def _translate_pattern(pattern: str) -> tuple[str, int]:
 
     Raises `re.error` for what the two read in different ways.
     """
-    tokens = _TOKEN.findall(pattern)
+    tokens = _TOKEN.compiled.findall(pattern)
     translated: list[str] = []
     sizes, last, single = [0], 0, 0  # Of the groups that are open, of what was read last, and of single characters.
     for token, following in zip(tokens, [*tokens[1:], ""], strict=False):
@@ -138,7 +138,7 @@ def _translate_pattern(pattern: str) -> tuple[str, int]:
             (token in (r"\b", r"\B") and following == "{")
             or (is_repetition and (following == "+" or any(map(str.isspace, token))))
             or (token[:2] == "(?" and ("#" in token or "x" in token))
-            or (token[0] == "[" and _SET_OPERATORS.search(re.sub(r"\\.", "a", token[1:], flags=re.DOTALL)))
+            or (token[0] == "[" and _SET_OPERATORS.compiled.search(re.sub(r"\\.", "a", token[1:], flags=re.DOTALL)))
         ):
             raise re.error(f"{token + following:.20} has more than one meaning; escape it or write it in another way")
         translated.append({r"\Z": r"\z", r"\<": "<", r"\>": ">"}.get(token, token))
