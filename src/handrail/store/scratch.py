@@ -1,7 +1,5 @@
 """Calls and approvals in a database that are removed again, and that its audit knows nothing about."""
 
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
 from typing import Final
 
 from sqlalchemy import delete
@@ -24,9 +22,8 @@ _MIN_PREFIX: Final = 16
 class _NoAudit(Audit):
     """Writes nothing: rows of the audit cannot be removed."""
 
-    @asynccontextmanager
-    async def reserve(self, *events: Event | None) -> AsyncGenerator[ReservedRows]:
-        yield ReservedRows([], [])
+    def reserve(self, *events: Event | None) -> ReservedRows:
+        return ReservedRows(self, ())
 
 
 class ScratchStore:
