@@ -8,7 +8,7 @@ from msgspec import Struct, structs
 from pydantic_core import from_json
 
 from handrail.core.lazy_loading import LazyPattern
-from handrail.core.suggestions import suggest
+from handrail.core.text import suggest
 from handrail.core.values import ToolResult
 from handrail.errors import ConfigError, shorten
 

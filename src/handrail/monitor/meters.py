@@ -6,8 +6,7 @@ from handrail.core.events import CallFinished, CallStarted, Event
 from handrail.errors import MissingExtraError
 from handrail.monitor import genai
 from handrail.monitor.calls import OpenCalls
-from handrail.monitor.labels import LabelLimit, find_tool_label
-from handrail.monitor.metrics import DURATION_BUCKETS
+from handrail.monitor.metrics import DURATION_BUCKETS, LabelLimit, find_tool_label
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
