@@ -68,6 +68,7 @@ def test_importing_the_phone_gateway_loads_neither_chats_nor_sources_that_no_ten
 
     assert not loaded & {"handrail.guide.agent", "handrail.chat.session", "handrail.providers.structured_output"}
     assert not loaded & {"handrail.sources.openapi.source", "handrail.sources.plugins", "importlib.metadata"}
+    assert not loaded & {"handrail.sources.mcp.server_options", "pkgutil"}
     assert not loaded & {"importlib.resources", "tempfile", "difflib"}
 
 

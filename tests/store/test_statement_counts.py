@@ -8,6 +8,7 @@ import pytest
 from handrail import Executor, Policy, Rule, ToolCall, ToolContext, tool
 from handrail.chat import ChatSession, Conversation
 from handrail.core import CircuitBreakerChanged
+from handrail.execute import Worker
 from handrail.providers import AssistantMessage, UserMessage
 from handrail.store import SqlStore
 from handrail.testing import ScriptedProvider
@@ -93,6 +94,26 @@ async def test_who_waits_where_a_durable_call_runs_does_not_read_its_result(stor
     assert result.output == "Transferred 1."
     assert "SELECT" not in kinds(statements)
     await running
+    await executor.aclose()
+
+
+async def test_who_waits_for_a_call_that_was_queued_here_looks_for_nothing(store: SqlStore) -> None:
+    @tool(durable=True)
+    async def transfer(amount: int) -> str:
+        """Transfer."""
+        return f"Transferred {amount}."
+
+    executor = Executor([transfer], policy=Policy([Rule.allow("*")]), store=store)
+    call = a_call("transfer", 1)
+    async with Worker(executor) as worker:
+        working = asyncio.create_task(worker.run())
+        await eventually(lambda: any(signal.is_awaited for signal in store.work.signals._workers))
+        with stopped_clock(), counted(store) as statements:
+            assert await executor.submit(call, ToolContext[Any](session_id="s")) is None
+            result = await executor.wait(session_id="s", call_id=call.id, timeout=600)
+    assert (result.output, result.tool_name) == ("Transferred 1.", "transfer")
+    assert "SELECT" not in kinds(statements)
+    await working
     await executor.aclose()
 
 

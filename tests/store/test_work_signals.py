@@ -300,6 +300,22 @@ async def test_a_connection_that_listens_is_opened_again_when_it_was_lost(postgr
 
 
 @pytest.mark.postgres
+async def test_the_end_of_a_call_is_heard_only_of_what_is_queued_while_somebody_listens(
+    postgres: PostgresServer,
+) -> None:
+    early, late = an_item(call_id="c-1"), an_item(call_id="c-2")
+    async with open_store(postgres.new_database()) as store:
+        await store.work.put(early)
+        async with store.work.signals.watch_queue(60):
+            await store.work.put(late)
+            assert not store.work.is_queued_here(early.ref)
+            assert store.work.is_queued_here(late.ref)
+            ((pid,),) = await store._database.fetch(LISTENERS)
+            await store._database.fetch(text("SELECT pg_terminate_backend(:pid)"), {"pid": pid})
+            await eventually(lambda: not store.work.is_queued_here(late.ref))
+
+
+@pytest.mark.postgres
 async def test_a_store_listens_once_until_it_is_closed(postgres: PostgresServer) -> None:
     before = asyncio.all_tasks()
     async with open_store(postgres.new_database()) as store:

@@ -22,7 +22,7 @@ from handrail.authorize.argument_paths import (
 )
 from handrail.authorize.from_condition import OriginTest, parse_sources
 from handrail.core.context import ToolContext
-from handrail.core.lazy_loading import LazyModule
+from handrail.core.lazy_loading import LazyModule, LazyPattern
 from handrail.core.redact import HIDDEN
 from handrail.core.text import encodable, suggest
 from handrail.errors import ConfigError, shorten
@@ -105,7 +105,7 @@ def _compile_pattern(pattern: str, *, is_whole: bool) -> Callable[[str], bool | 
     `(a+)+$` would hold up every call of the process."""
     text, size = _translate_pattern(pattern)
     re.compile(pattern)  # Only what Python can read, too: this engine has more.
-    has_end = r"\Z" in _TOKEN.findall(pattern)
+    has_end = r"\Z" in _TOKEN.compiled.findall(pattern)
     text = rf"(?s)\A(?:{text})\z" if is_whole else f"(?s){text}"
     compiled = SchemaValidator(core_schema.str_schema(pattern=text, regex_engine="rust-regex"))
 
@@ -124,7 +124,7 @@ def _compile_pattern(pattern: str, *, is_whole: bool) -> Callable[[str], bool | 
 
 _MAX_STEPS: Final = 100_000_000
 """Characters of a text, times the size of an expression: at worst each is compared with each, which takes 2 seconds."""
-_TOKEN: Final = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]?|\{[\d,\s]*\}|\(\?(?:#|[a-z-]+[:)])|.", re.DOTALL)
+_TOKEN: Final = LazyPattern(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]?|\{[\d,\s]*\}|\(\?(?:#|[a-z-]+[:)])|.", re.DOTALL)
 """A part of an expression: an escape, a set, how often something is repeated, flags, a character."""
 _CLASSES: Final = {
     r"\s": r"\s\x1c-\x1f",
@@ -137,7 +137,7 @@ _ESCAPES: Final = {r"\Z": r"\z", r"\<": "<", r"\>": ">"} | {
     escape: members if members[0] == "[" else f"[{members}]" for escape, members in _CLASSES.items()
 }
 _SETS: Final = frozenset((".", r"\d", r"\D", *_CLASSES))
-_SET_OPERATORS: Final = re.compile(r"\[|&&|--|~~|\|\|")
+_SET_OPERATORS: Final = LazyPattern(r"\[|&&|--|~~|\|\|")
 
 
 def _translate_pattern(pattern: str) -> tuple[str, int]:
@@ -145,7 +145,7 @@ def _translate_pattern(pattern: str) -> tuple[str, int]:
 
     Raises `re.error` for what the two read in different ways.
     """
-    tokens = _TOKEN.findall(pattern)
+    tokens = _TOKEN.compiled.findall(pattern)
     translated: list[str] = []
     sizes, last = [0], 0  # Of the groups that are open, and of what was read last.
     singles, last_single = [0], 0  # How many of it are characters that are not repeated.
@@ -155,7 +155,7 @@ def _translate_pattern(pattern: str) -> tuple[str, int]:
             (token in (r"\b", r"\B") and following == "{")
             or (is_repetition and (following == "+" or any(map(str.isspace, token))))
             or (token[:2] == "(?" and ("#" in token or "x" in token))
-            or (token[0] == "[" and _SET_OPERATORS.search(re.sub(r"\\.", "a", token[1:], flags=re.DOTALL)))
+            or (token[0] == "[" and _SET_OPERATORS.compiled.search(re.sub(r"\\.", "a", token[1:], flags=re.DOTALL)))
         ):
             raise re.error(f"{token + following:.20} has more than one meaning; escape it or write it in another way")
         if token[0] == "[":

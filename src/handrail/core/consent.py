@@ -4,11 +4,11 @@ A yes is a message that says nothing else: every word agrees, repeats what was s
 question, a condition, another number or a word that is not known is neither, and the person is asked again.
 """
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import Final, Literal, TypeAlias
 
+from handrail.core.lazy_loading import LazyPattern
 from handrail.core.locale_texts import LANGUAGES, load_locale
 from handrail.core.value_mentions import is_number_word, repeats_currencies, repeats_numbers, split_words
 
@@ -17,7 +17,7 @@ _Kind: TypeAlias = Literal["filler", "yes", "limit", "no"]
 
 _KINDS: Final[tuple[_Kind, ...]] = ("filler", "yes", "limit", "no")
 """A phrase that is listed twice is the later of these: in doubt it restricts."""
-_DOUBT: Final = re.compile(
+_DOUBT: Final = LazyPattern(
     "[?\xbf\u061f\uff1f\u2047-\u2049\u2753\u2754\u2612\u274c\u274e\u2715-\u2718\u26d4\u270b\U0001f44e\U0001f595"
     "\U0001f6ab\U0001f6d1\U0001f645\U0001f914\U0001f91a\U0001f937]"
 )
@@ -39,7 +39,7 @@ def read_answer(
     if not words:
         return "unclear"
     shown_words, action_words = frozenset(split_words(shown)), frozenset(split_words(action))
-    is_doubtful = _DOUBT.search(text) is not None
+    is_doubtful = _DOUBT.compiled.search(text) is not None
     is_other = is_doubtful or not (repeats_numbers(text, shown) and repeats_currencies(text, shown))
     best: tuple[int, int, Answer] | None = None
     for locale in tuple(locales) or LANGUAGES:

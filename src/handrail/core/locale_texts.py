@@ -3,10 +3,15 @@
 import json
 from collections.abc import Mapping
 from functools import cache
-from pkgutil import get_data  # importlib.resources: 3 of the 77 ms that a gateway's import adds to that of Pydantic
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
+from handrail.core.lazy_loading import LazyModule
 from handrail.errors import ConfigError
+
+if TYPE_CHECKING:
+    import pkgutil
+else:
+    pkgutil = LazyModule("pkgutil")  # importlib.resources: 3 of the 77 ms that a gateway's import adds to Pydantic's.
 
 LANGUAGES: Final = ("en", "fr", "de", "es", "it", "nl", "pt", "pl", "ru", "zh", "ja")
 
@@ -30,4 +35,4 @@ def _get_language(locale: str) -> str:
 
 @cache
 def _load_language(language: str) -> Mapping[str, str]:
-    return json.loads(get_data(__name__, f"locales/{language}.json") or b"")
+    return json.loads(pkgutil.get_data(__name__, f"locales/{language}.json") or b"")

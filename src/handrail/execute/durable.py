@@ -26,7 +26,7 @@ from handrail.execute.recall import CallRecall, is_entry_of
 from handrail.execute.results import describe_duplicate, describe_entry, finish_result, replay
 from handrail.execute.running import EffectCall
 from handrail.execute.scheduler import CallRef
-from handrail.execute.stored_calls import WaitForEnd, Work, WorkItem, can_wake, send_item
+from handrail.execute.stored_calls import WaitForEnd, Work, WorkItem, can_wake, is_queued_here, send_item
 from handrail.execute.worker_events import NoticeReceiver, NoticeSender
 
 Authorize = Callable[
@@ -373,10 +373,14 @@ class DurableCalls:
     async def _wait(
         self, session_id: str, call_id: str, ends: float, wait_for_end: WaitForEnd
     ) -> tuple[str, ToolResult]:
-        item, ended = None, None
+        item, ended, tool = None, None, ""
+        # With listeners the first look says whether its events are to be heard here.
+        is_told = is_queued_here(self.work, (session_id, call_id)) and not self._receiver.can_hear(session_id)
+        if is_told and (left := ends - time.monotonic()) > 0:
+            ended = await wait_for_end(left)
         while True:
             try:
-                result = await self._find_committed((session_id, call_id), ended) if ended else None
+                tool, result = await self._find_committed((session_id, call_id), ended) if ended else ("", None)
                 if result is None:
                     item = await self._get_item(session_id, call_id)
                     if item is not None and item.is_heard and self._receiver.can_hear(session_id):
@@ -394,7 +398,7 @@ class DurableCalls:
                 ended = await wait_for_end(left)
             else:
                 await asyncio.sleep(min(_RETRY_DELAY, left))
-        name = "" if item is None else item.tool
+        name = tool if item is None else item.tool
         if result is None:
             result = (
                 await self._describe_open(item)
@@ -407,12 +411,15 @@ class DurableCalls:
         getting = self.work.get(session_id=session_id, call_id=call_id)
         return await TimeBudget(self._overhead_timeout).run_step(getting, is_plain=self._is_plain)
 
-    async def _find_committed(self, ref: CallRef, ended: object) -> ToolResult | None:
-        """The result that the ledger has of a call, without a look at its row; one that failed may be tried again."""
+    async def _find_committed(self, ref: CallRef, ended: object) -> tuple[str, ToolResult | None]:
+        """The tool of a call and the result that the ledger has of it, without a look at its row; one that failed may
+        be tried again."""
         entry = ended if isinstance(ended, Entry) else None
         if entry is None:
             entry = await self._reader.get(ref, TimeBudget(self._overhead_timeout))
-        return describe_entry(entry) if entry is not None and entry.state == "committed" else None
+        if entry is None or entry.state != "committed":
+            return "", None
+        return entry.tool, describe_entry(entry)
 
     async def _find_result(self, item: WorkItem | None, session_id: str, call_id: str) -> ToolResult | None:
         if item is not None and item.state != "done":

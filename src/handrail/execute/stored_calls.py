@@ -259,6 +259,15 @@ class Work(Protocol):
         ...
 
 
+def is_queued_here(work: Work, ref: CallRef) -> bool:
+    """Whether a store of calls says that this process has queued a call, and will hear of its end: `SqlWork` does.
+
+    Who waits for such a call has nothing to look for yet. It is heard of at the latest when the first wait is over.
+    """
+    is_known: Callable[[CallRef], bool] | None = getattr(work, "is_queued_here", None)
+    return is_known is not None and is_known(ref)
+
+
 def can_replace(known: WorkItem, owner: str | None) -> bool:
     """Whether a stored call may be stored anew: not while another owner has it, or while it is in doubt."""
     return known.state not in ("running", "waiting") or (owner is not None and known.owner == owner)
@@ -440,6 +449,8 @@ class MemoryWork:
 
 async def send_item(delivery: Delivery, item: WorkItem) -> None:
     """Bring a stored call to a worker. What fails here is sent again by a worker: the row is there."""
+    if getattr(delivery, "delivers_rows", False):
+        return
     try:
         await asyncio.wait_for(delivery.send(item.id, tenant=item.tenant_id, priority=item.priority), _SEND_TIMEOUT)
     except Exception:

@@ -8,6 +8,7 @@ from urllib.parse import unquote
 
 from msgspec import Struct, structs
 
+from handrail.core.lazy_loading import LazyPattern
 from handrail.core.values import ToolCall
 from handrail.errors import UnsupportedToolError, shorten
 from handrail.schema.strict_decoding import build_decoder
@@ -19,16 +20,16 @@ Decode = Callable[[str], str]
 class NameRule(Struct, frozen=True, kw_only=True):
     """The names that one API accepts."""
 
-    pattern: re.Pattern[str]
+    pattern: LazyPattern
     max_chars: int
 
     def is_valid(self, name: str) -> bool:
         """Whether the API accepts this name."""
-        return len(name) <= self.max_chars and self.pattern.fullmatch(name) is not None
+        return len(name) <= self.max_chars and self.pattern.compiled.fullmatch(name) is not None
 
 
-_WORD: Final = re.compile(r"[a-zA-Z0-9_-]+")
-_PRINTABLE: Final = re.compile(r"[\x21-\x7e]+")
+_WORD: Final = LazyPattern(r"[a-zA-Z0-9_-]+")
+_PRINTABLE: Final = LazyPattern(r"[\x21-\x7e]+")
 
 OPENAI_CHAT: Final = NameRule(pattern=_WORD, max_chars=64)
 OPENAI_CHAT_ID: Final = NameRule(pattern=_PRINTABLE, max_chars=40)
@@ -36,11 +37,11 @@ OPENAI_RESPONSES: Final = NameRule(pattern=_WORD, max_chars=128)
 OPENAI_RESPONSES_ID: Final = NameRule(pattern=_PRINTABLE, max_chars=64)
 ANTHROPIC: Final = NameRule(pattern=_WORD, max_chars=128)
 ANTHROPIC_ID: Final = NameRule(pattern=_WORD, max_chars=64)
-ANTHROPIC_PARAMETER: Final = NameRule(pattern=re.compile(r"[a-zA-Z0-9_.-]+"), max_chars=64)
-GEMINI: Final = NameRule(pattern=re.compile(r"[A-Za-z_][A-Za-z0-9_.:-]*"), max_chars=64)
+ANTHROPIC_PARAMETER: Final = NameRule(pattern=LazyPattern(r"[a-zA-Z0-9_.-]+"), max_chars=64)
+GEMINI: Final = NameRule(pattern=LazyPattern(r"[A-Za-z_][A-Za-z0-9_.:-]*"), max_chars=64)
 GEMINI_ID: Final = NameRule(pattern=_PRINTABLE, max_chars=256)
-GEMINI_PARAMETER: Final = NameRule(pattern=re.compile(r"[A-Za-z_][A-Za-z0-9_]*"), max_chars=64)
-MCP: Final = NameRule(pattern=re.compile(r"[A-Za-z0-9_.-]+"), max_chars=128)
+GEMINI_PARAMETER: Final = NameRule(pattern=LazyPattern(r"[A-Za-z_][A-Za-z0-9_]*"), max_chars=64)
+MCP: Final = NameRule(pattern=LazyPattern(r"[A-Za-z0-9_.-]+"), max_chars=128)
 
 _NAME_KEYWORDS: Final = frozenset({"dependencies", "dependentRequired", "dependentSchemas", "if", "patternProperties"})
 """The keywords, beside `properties` and `required`, that refer to properties by name."""

@@ -7,14 +7,15 @@ from typing import Any, Final, Literal, cast
 from msgspec import Struct, structs
 from pydantic_core import from_json
 
+from handrail.core.lazy_loading import LazyPattern
 from handrail.core.text import suggest
 from handrail.core.values import ToolResult
 from handrail.errors import ConfigError, shorten
 
 RepliesMode = Literal["strict", "fluid"]
 
-_FIELD: Final = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
-_NAME: Final = re.compile(r"[^\W\d][\w-]*(?:\.[\w-]+)*")
+_FIELD: Final = LazyPattern(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
+_NAME: Final = LazyPattern(r"[^\W\d][\w-]*(?:\.[\w-]+)*")
 _MAX_CHARS: Final = 10_000
 
 
@@ -52,7 +53,7 @@ def check_templates(templates: Iterable[Template | str]) -> tuple[Template, ...]
         if template.id in found or template.id == "none":
             raise ConfigError(f"the id of a template must be unique and not 'none', got {template.id!r}.")
         for field in list_fields(template):
-            if not _NAME.fullmatch(field):
+            if not _NAME.compiled.fullmatch(field):
                 raise ConfigError(
                     f"the template {template.id!r}: a field must be a tool, a value of its output, such as "
                     f"{{get_balance.amount}}, or a variable, got {shorten(repr(field))}."
@@ -72,7 +73,7 @@ def check_fields(template: Template, known: Iterable[str]) -> None:
 
 def list_fields(template: Template) -> list[str]:
     """List the fields of a template; a brace alone is a field without a name."""
-    return [found[1] or "" for found in _FIELD.finditer(template.text) if found[0] not in ("{{", "}}")]
+    return [found[1] or "" for found in _FIELD.compiled.finditer(template.text) if found[0] not in ("{{", "}}")]
 
 
 def fill_templates(
@@ -83,7 +84,7 @@ def fill_templates(
     for template in templates:
         values = {field: _find_value(field, results, variables) for field in list_fields(template)}
         if all(value is not None for value in values.values()):
-            text = _FIELD.sub(lambda match, values=values: _replace_field(match, values), template.text)
+            text = _FIELD.compiled.sub(lambda match, values=values: _replace_field(match, values), template.text)
             found.append(FilledTemplate(id=template.id, text=text))
     return tuple(found)
 

@@ -10,6 +10,7 @@ from zoneinfo import ZoneInfo
 
 from msgspec import Struct, structs
 
+from handrail.core.lazy_loading import LazyPattern
 from handrail.core.log import log
 from handrail.errors import ConfigError
 from handrail.tenants.config import TenantConfig
@@ -32,7 +33,7 @@ class IncomingCall(Struct, frozen=True, kw_only=True):
     """Set once the tenant is known."""
 
 
-_USER = re.compile(r"(?:sips?|tel):([^@;>?\s]+)", re.IGNORECASE)
+_USER = LazyPattern(r"(?:sips?|tel):([^@;>?\s]+)", re.IGNORECASE)
 _DIALLED = ("diversion", "x-dialled-number", "to")
 _MAX_HEADERS = 200
 
@@ -78,7 +79,7 @@ def _read_headers(given: Any) -> Iterable[tuple[str, str]]:
 
 def _numbers(value: str) -> Iterable[str]:
     """The telephone numbers of a header such as `"Ann" <sip:+33100000000@carrier.example>;tag=1`."""
-    for user in _USER.findall(value) or [value]:
+    for user in _USER.compiled.findall(value) or [value]:
         text = user.strip()
         if re.fullmatch(r"00[1-9][0-9]{6,14}", text):
             text = f"+{text[2:]}"

@@ -11,6 +11,7 @@ from typing import Any, Final, cast
 
 from msgspec import Struct, field
 
+from handrail.core.lazy_loading import LazyPattern
 from handrail.schema.schema_nodes import (
     DisjointCheck,
     NotRepresentable,
@@ -44,8 +45,8 @@ _CHECKS = frozenset(
 )
 """Constraints that can be left to local validation. Any other unknown keyword is an annotation."""
 _FORMATS = frozenset({"date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid"})
-_LOOKAROUND = re.compile(r"\(\?<?[=!]")
-_DEEPER_THAN_REGULAR = re.compile(r"\(\?<?[=!]|\(\?P=|\\[1-9]|\\[bB]")
+_LOOKAROUND = LazyPattern(r"\(\?<?[=!]")
+_DEEPER_THAN_REGULAR = LazyPattern(r"\(\?<?[=!]|\(\?P=|\\[1-9]|\\[bB]")
 
 
 class SchemaLimits(Struct, frozen=True, kw_only=True):
@@ -72,7 +73,7 @@ class Dialect(Struct, frozen=True, kw_only=True):
     checks: frozenset[str]
     """The constraints that the provider enforces; local validation checks them all."""
     formats: frozenset[str]
-    bad_pattern: re.Pattern[str]
+    bad_pattern: LazyPattern
     limits: SchemaLimits | None = None
     any_case: bool = False
     """Fixed values may come back in other letter case."""
@@ -218,7 +219,7 @@ class _Lowering(Struct, kw_only=True):
             return value in (0, 1)
         if key == "format":
             return value in self.dialect.formats
-        return key != "pattern" or not self.dialect.bad_pattern.search(str(value))
+        return key != "pattern" or not self.dialect.bad_pattern.compiled.search(str(value))
 
     def _lower_reference(self, node: Schema, place: str) -> Schema:
         target = str(node["$ref"])

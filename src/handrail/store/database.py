@@ -143,6 +143,15 @@ class Database:
                 )
             return await self._run_alone(lambda connection: connection.execute(statement, values).rowcount)
 
+    async def change(self, statement: Executable, values: Values) -> list[tuple[Any, ...]]:
+        """Run and commit one statement that returns the rows that it changed; return them."""
+        if self._sqlite is None:
+            return await self.fetch(statement, values)
+        if self._loop is not asyncio.get_running_loop():
+            await self.open()
+        with DriverErrors(self.url, action="write to"):
+            return await self._sqlite.write(lambda writing: writing.fetch(statement, values), is_statement=True)
+
     async def _run_alone(self, run: Callable[[Connection], T]) -> T:
         """Run one statement, which is committed with it, on a connection of the pool.
 

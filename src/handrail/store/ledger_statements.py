@@ -33,7 +33,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from handrail.store.approval_statements import build_consume
 from handrail.store.erasure import withhold_erased
-from handrail.store.stored_call_statements import WorkStatements, build_closed
+from handrail.store.stored_call_statements import WorkStatements, build_closed, build_row_insert
 from handrail.store.tables import DATABASE_CLOCK, HOST_CLOCK, UNSETTLED, approvals, get_clock, work
 from handrail.store.tables import audit as audit_table
 from handrail.store.tables import ledger as table
@@ -215,15 +215,17 @@ def _new(name: str) -> BindParameter[Any]:
     return bindparam(f"new_{name}", type_=table.c[name].type)
 
 
+def _build_row(*, is_sqlite: bool) -> dict[str, ColumnElement[Any]]:
+    return {
+        column.name: _new(column.name) - _new("claimed_at") + DATABASE_CLOCK
+        if column.name in _TIMES and not is_sqlite
+        else _new(column.name)
+        for column in table.columns
+    }
+
+
 def _select_new(*, is_sqlite: bool) -> Select[Any]:
-    return select(
-        *(
-            _new(column.name) - _new("claimed_at") + DATABASE_CLOCK
-            if column.name in _TIMES and not is_sqlite
-            else _new(column.name)
-            for column in table.columns
-        )
-    )
+    return select(*_build_row(is_sqlite=is_sqlite).values())
 
 
 _TIMES: Final = ("claimed_at", "lease_until", "run_until", "repeat_until")
@@ -253,6 +255,8 @@ def build_unknown() -> ColumnElement[bool]:
 
 @cache
 def _build_insert(*, is_sqlite: bool, is_new: bool = False) -> Any:
+    if is_sqlite and is_new:
+        return build_row_insert(table, _build_row(is_sqlite=True), build_unknown())
     new = (sqlite if is_sqlite else postgresql).insert(table)
     selected = _select_new(is_sqlite=is_sqlite).where(build_unknown() if is_new else _is_next_claim())
     return new.from_select(list(table.columns), selected).on_conflict_do_nothing()

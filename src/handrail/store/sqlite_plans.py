@@ -26,16 +26,16 @@ class SqlitePlan:
             dialect=_DIALECT, column_keys=list(names) or None, compile_kwargs={"render_postcompile": True}
         )
         self.sql: str = str(compiled)
-        self._fixed: Values = compiled.params
-        """Values that the statement itself has; those that are given replace them."""
         self._encoders: list[tuple[str, _Convert]] = []
         given = frozenset(names)
         for name, parameter in compiled.binds.items():
             if parameter.required and name not in given:
                 raise ValueError(f"a statement needs a value for {name!r}.")
             convert = parameter.type.dialect_impl(_DIALECT).bind_processor(_DIALECT)
-            if convert is not None and name in self._fixed:
+            if convert is not None and name in compiled.params:
                 self._encoders.append((name, convert))
+        self._fixed: Values = {name: value for name, value in compiled.params.items() if name not in given}
+        """Values that the statement itself has, of those that are not given."""
         columns: Iterable[ColumnElement[Any]] = getattr(statement, "exported_columns", ())
         decoders = [column.type.dialect_impl(_DIALECT).result_processor(_DIALECT, None) for column in columns]
         self._decoders: list[tuple[int, _Convert]] = [

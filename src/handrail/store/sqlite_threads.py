@@ -48,7 +48,11 @@ class SqliteTransaction:
     def fetch(self, statement: Executable, values: Values | None = None) -> list[tuple[Any, ...]]:
         """Run a query, or a statement that returns what it changed; return its rows."""
         plan = self._plans.get(statement, values or {})
-        return plan.read(self._run(plan.sql, plan.bind(values or {})).fetchall())
+        cursor = self._run(plan.sql, plan.bind(values or {}))
+        try:  # What changes rows by itself is committed with the last of them.
+            return plan.read(cursor.fetchall())
+        except sqlite3.Error as error:
+            raise _wrap(error, plan.sql) from error
 
     def _run(self, sql: str, values: Values) -> sqlite3.Cursor:
         try:

@@ -1,7 +1,5 @@
 """A database with its ledger, approvals, durable calls, sessions, turns, tenants, webhooks, keys and audit."""
 
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final, Self
 
@@ -45,9 +43,8 @@ _MIN_PREFIX: Final = 16
 class _NoAudit(Audit):
     """Writes nothing: rows of the audit cannot be removed."""
 
-    @asynccontextmanager
-    async def reserve(self, *events: Event | None) -> AsyncGenerator[ReservedRows]:
-        yield ReservedRows([], [])
+    def reserve(self, *events: Event | None) -> ReservedRows:
+        return ReservedRows(self, ())
 
 
 class ScratchStore:

@@ -46,6 +46,8 @@ _MAX_PAYLOAD_BYTES: Final = 7_900
 _PUBLISH: Final = text(f"SELECT pg_notify('{_NOTICES}', p) FROM unnest(CAST(:payloads AS text[])) AS p")
 _AWAY_DELAY: Final = 1.0
 """Seconds until a database that is away is asked again."""
+_MAX_QUEUED_HERE: Final = 10_000
+"""Calls that are known to be queued here; of others, who waits looks at their rows first."""
 
 
 class TakenCalls(Struct, frozen=True, kw_only=True):
@@ -107,12 +109,6 @@ class SqlWork:
     def _bind(self, **values: Any) -> dict[str, Any]:
         return {**values, "now": time.time()} if self._database.is_sqlite else values
 
-    async def _change(self, statement: Executable, values: Mapping[str, Any]) -> list[tuple[Any, ...]]:
-        """Run one statement that changes rows and returns them."""
-        if not self._database.is_sqlite:
-            return await self._database.fetch(statement, values)
-        return await self._database.run(lambda transaction: transaction.fetch(statement, values))
-
     # Storing.
 
     async def put(self, item: WorkItem, *, max_queued: int | None = None) -> bool:
@@ -138,13 +134,12 @@ class SqlWork:
                 send_within(transaction, item.id, tenant=item.tenant_id, priority=item.priority)
             return is_written
 
-        if send_within is None:
-            is_written = await self._database.write(statement, values) == 1
-        else:
-            is_written = await self._database.run(put)
-        if is_written:
-            self.signals.wake_workers()
-        return is_written
+        with self.signals.queueing(item.ref) as queueing:
+            if send_within is None:
+                queueing.is_queued = await self._database.write(statement, values) == 1
+            else:
+                queueing.is_queued = await self._database.run(put)
+        return queueing.is_queued
 
     async def get(self, *, session_id: str, call_id: str) -> WorkItem | None:
         """Find a call."""
@@ -163,7 +158,7 @@ class SqlWork:
         if taken is not None and taken.owner == owner:
             return taken
         values = self._bind(of_session=session_id, of_call=call_id, of_owner=owner, lease=lease)
-        for row in await self._change(self._statements.take_one, values):
+        for row in await self._database.change(self._statements.take_one, values):
             return self._item(row)
         return None
 
@@ -185,7 +180,7 @@ class SqlWork:
                 values["max_running_per_tenant"] = max_running_per_tenant
         statement = self._statements.build_take(is_limited=max_running_per_tenant is not None)
         try:
-            rows = await self._change(statement, values)
+            rows = await self._database.change(statement, values)
         except IntegrityError:  # Another worker gave the same slot to another call: look again.
             return TakenCalls(items=[], has_more=False)
         items: list[WorkItem] = []
@@ -233,7 +228,7 @@ class SqlWork:
         values = self._bind(
             **self.to_values(item), of_token=item.approval, of_owner=item.owner or "", expires_in=expires_in
         )
-        for (state,) in await self._change(self._statements.park, values):
+        for (state,) in await self._database.change(self._statements.park, values):
             if state == "queued":
                 self.signals.wake_workers()
             return state
@@ -269,7 +264,7 @@ class SqlWork:
         return [*woken, *(self._item(row, is_listed=True) for row in rows)]
 
     async def _wake_due(self) -> list[tuple[Any, ...]]:
-        return await self._change(self._statements.wake_due, self._bind())
+        return await self._database.change(self._statements.wake_due, self._bind())
 
     async def renew(self, refs: Sequence[CallRef], *, owner: str, lease: float) -> None:
         """Move the leases of an owner's calls, in one statement, on the connection that renews its entries."""
@@ -312,6 +307,10 @@ class SqlWork:
     async def subscribe(self, receiver: OnNotice) -> None:
         """Hand every notice to an object."""
         await self.signals.subscribe(receiver)
+
+    def is_queued_here(self, ref: CallRef) -> bool:
+        """Whether this process has queued a call, and will hear of its end."""
+        return self.signals.is_queued(ref)
 
     def watch_end(self, *, session_id: str, call_id: str) -> AbstractAsyncContextManager[WaitForEnd]:
         """Watch for the end of a call."""
@@ -380,6 +379,9 @@ class SqlDelivery:
 
     `max_running_per_tenant` limits the calls of a tenant that all workers run together. Tenants take turns.
     """
+
+    delivers_rows: ClassVar[bool] = True
+    """Whether a row that is queued is its own delivery, so that `send` has nothing to do."""
 
     def __init__(self, *, max_running_per_tenant: int | None = None) -> None:
         if max_running_per_tenant is not None and max_running_per_tenant < 1:
@@ -507,6 +509,15 @@ class _Settling:
         """Whether somebody here waits for it."""
 
 
+class _Queueing:
+    """A call that is being queued here."""
+
+    __slots__ = ("is_queued",)
+
+    def __init__(self) -> None:
+        self.is_queued = False
+
+
 class WorkSignals:
     """Wakes workers when calls are queued, and callers when they have ended: in this process, and through Postgres."""
 
@@ -520,18 +531,43 @@ class WorkSignals:
         self._waiters: dict[str, set[_EndWatch]] = {}
         self._settling: set[str] = set()
         """Calls that this process settles now, if somebody here waits for them."""
+        self._queued: dict[str, None] = {}
+        """Calls that this process has queued, the oldest first, and of which nobody has said here that they ended."""
         self._listening: asyncio.Task[None] | None = None
+        self._is_listening = False
+        """Whether Postgres tells this process of every call that ends."""
 
     def wake_workers(self) -> None:
         """Calls were queued."""
         for signal in self._workers:
             signal.give()
 
+    @contextmanager
+    def queueing(self, ref: CallRef) -> "Generator[_Queueing]":
+        """Queue a call inside the block; if it was queued, workers here are told, and its end is heard of."""
+        digest, queueing = _digest(ref), _Queueing()
+        if self.is_polled or self._is_listening:
+            if len(self._queued) >= _MAX_QUEUED_HERE:
+                del self._queued[next(iter(self._queued))]
+            self._queued[digest] = None  # Before it is queued: it may end before this is told that it was.
+        try:
+            yield queueing
+        finally:
+            if queueing.is_queued:
+                self.wake_workers()
+            else:
+                self._queued.pop(digest, None)
+
+    def is_queued(self, ref: CallRef) -> bool:
+        """Whether a call was queued here, and nobody has said that it ended: whoever does so is heard here."""
+        return _digest(ref) in self._queued
+
     def wake_waiters(self, ref: CallRef) -> None:
         """A call has ended."""
         self._wake_digest(_digest(ref))
 
     def _wake_digest(self, digest: str, settled: Entry | None = None) -> None:
+        self._queued.pop(digest, None)
         for watch in self._waiters.get(digest, ()):
             watch.settled = settled or watch.settled  # Postgres says the same once more.
             watch.signal.give()
@@ -650,10 +686,14 @@ class WorkSignals:
                     driver.add_termination_listener(_build_setter(lost))
                     await driver.add_listener(_CHANNEL, self._on_notification)
                     await driver.add_listener(_NOTICES, self._on_notice)
+                    self._is_listening = True
                     ready.set()
                     await lost.wait()
             except Exception:
                 log.warning("the connection that listens for stored calls was lost", exc_info=True)
+            finally:
+                self._is_listening = False
+                self._queued.clear()  # What ends now is not heard of.
             self.wake_workers()
             await asyncio.sleep(_AWAY_DELAY)
 

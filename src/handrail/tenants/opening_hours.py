@@ -1,16 +1,16 @@
 """When somebody can be reached, and what is different in a phone call outside these hours."""
 
-import re
 from datetime import date, datetime, time
 from typing import Annotated, Any, Final, Self, cast
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
+from handrail.core.lazy_loading import LazyPattern
 from handrail.tenants.section import Section, Text
 
 WEEKDAYS: Final = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
-_SPAN: Final = re.compile(r"([0-2][0-9]:[0-5][0-9])-([0-2][0-9]:[0-5][0-9])")
+_SPAN: Final = LazyPattern(r"([0-2][0-9]:[0-5][0-9])-([0-2][0-9]:[0-5][0-9])")
 
 
 def _check_zone(name: str) -> str:
@@ -25,7 +25,7 @@ Timezone = Annotated[str, AfterValidator(_check_zone)]
 
 
 def _read_span(text: str) -> tuple[time, time]:
-    found = _SPAN.fullmatch(text)
+    found = _SPAN.compiled.fullmatch(text)
     if found is None:
         raise ValueError(f"must be written as '09:00-17:30', got {text!r}")
     begin, end = found.groups()

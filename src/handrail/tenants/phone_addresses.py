@@ -1,12 +1,13 @@
 """Addresses that a phone call can be transferred to, and the numbers that callers dial."""
 
-import re
 from typing import Any, Final
 
-_NUMBER: Final = re.compile(r"\+[1-9][0-9]{6,14}")
-_SEPARATORS: Final = re.compile(r"[ .()\-]")
+from handrail.core.lazy_loading import LazyPattern
+
+_NUMBER: Final = LazyPattern(r"\+[1-9][0-9]{6,14}")
+_SEPARATORS: Final = LazyPattern(r"[ .()\-]")
 _HOST: Final = r"(?:[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?(?:\.[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?)*)"
-_SIP: Final = re.compile(
+_SIP: Final = LazyPattern(
     rf"sips?:[A-Za-z0-9_.!~*'&=+$,;?/%-]{{1,128}}@(?:{_HOST}|\[[0-9A-Fa-f:.]+\])(?::[0-9]{{1,5}})?"
     r"(?:;[A-Za-z0-9_.-]{1,64}(?:=[A-Za-z0-9_.-]{1,128})?){0,8}"
 )
@@ -21,8 +22,8 @@ def check_is_text(number: Any) -> Any:
 
 def normalise_number(number: str) -> str:
     """A telephone number in the international form: `+33 1 00 00 00 00` becomes `+33100000000`."""
-    compact = _SEPARATORS.sub("", number.strip())
-    if not _NUMBER.fullmatch(compact):
+    compact = _SEPARATORS.compiled.sub("", number.strip())
+    if not _NUMBER.compiled.fullmatch(compact):
         raise ValueError("must be an international telephone number such as '+33100000000'")
     return compact
 
@@ -38,6 +39,6 @@ def normalise_target(target: str) -> str:
         text = rest
     if text.startswith("+"):
         return f"tel:{normalise_number(text)}"
-    if scheme.lower() in ("sip", "sips") and _SIP.fullmatch(text := f"{scheme.lower()}:{rest}"):
+    if scheme.lower() in ("sip", "sips") and _SIP.compiled.fullmatch(text := f"{scheme.lower()}:{rest}"):
         return text
     raise ValueError("must be 'sip:name@host' or an international telephone number such as '+33100000000'")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 from uuid import uuid4
 
+from handrail.core.lazy_loading import LazyPattern
 from handrail.core.tool import Tool
 from handrail.core.values import ToolCall
 from handrail.errors import ConfigError, MissingExtraError, ModelFileError
@@ -36,7 +37,7 @@ from handrail.registry.text_similarity import Embedder
 DEMONSTRATION_MAX_BYTES: Final = 500_000_000
 """Files with fewer bytes are demonstration models."""
 
-_ANY_NAME: Final = re.compile(r".*", re.DOTALL)
+_ANY_NAME: Final = LazyPattern(r".*", re.DOTALL)
 _RULES: Final = TranscriptRules(
     format="embedded",
     ids=NameRule(pattern=_ANY_NAME, max_chars=1_000),
