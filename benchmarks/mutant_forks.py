@@ -108,10 +108,10 @@ class Forks:
             for server in self._servers:
                 server.start()
                 server.new_database()
-            for one in gc.get_objects():
-                if isinstance(one, FunctionType):
-                    code = one.__code__
-                    self._functions[code.co_filename, code.co_firstlineno, code.co_name].append(one)
+            for found in gc.get_objects():
+                if isinstance(found, FunctionType):
+                    code = found.__code__
+                    self._functions[code.co_filename, code.co_firstlineno, code.co_name].append(found)
             gc.freeze()
             self._judge_all()
         finally:

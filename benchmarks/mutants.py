@@ -41,7 +41,7 @@ PARTS = {
     "authorize": (["authorize"], ["tests/authorize"]),
     "store": (["store"], ["tests/store", "tests/durable", "tests/chat/test_session_store.py"]),
     "guide": (
-        ["guide/verdicts.py", "guide/evidence.py", "guide/confirmation.py", "guide/reply_checks.py"],
+        ["guide/verdicts.py", "guide/parameters.py", "guide/confirmation.py", "guide/reply_checks.py"],
         ["tests/guide"],
     ),
     "phone": ([f"phone/{name}.py" for name in MACHINE], ["tests/phone"]),

@@ -53,7 +53,7 @@ _HANDRAIL = f"""{_START}
 from handrail.sources import OpenApi
 from handrail.formats import mcp
 start = time.process_time()
-texts = [json.dumps(one) for one in mcp.tools(OpenApi(sys.argv[1]{{more}}).tools())]
+texts = [json.dumps(definition) for definition in mcp.tools(OpenApi(sys.argv[1]{{more}}).tools())]
 {_END}"""
 _FASTMCP = f"""{_START}
 import asyncio, logging

@@ -8,9 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from handrail import ConfigError
-from handrail.authorize.argument_paths import EVERY, is_missing
+from handrail.authorize.argument_paths import EVERY, DeclaredArguments, is_missing
 from handrail.authorize.conditions import Condition
-from handrail.authorize.schema_paths import DeclaredArguments
 from tests.execute.helpers import at
 
 

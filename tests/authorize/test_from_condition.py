@@ -9,7 +9,7 @@ from pydantic import BaseModel
 from handrail import ConfigError, Control, Executor, Policy, Provenance, Rule, ToolCall, ToolContext, ToolResult, tool
 from handrail.authorize import from_condition
 from handrail.authorize.conditions import Condition
-from handrail.authorize.from_sources import find_missing_field
+from handrail.authorize.from_condition import find_missing_field
 from handrail.core.provenance_records import SourceTool
 from tests.execute.helpers import at
 

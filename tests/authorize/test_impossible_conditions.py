@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from handrail import Policy, Rule, build_tool
-from handrail.authorize import schema_paths
+from handrail.authorize import argument_paths
+from handrail.authorize.argument_paths import DeclaredArguments
 from handrail.authorize.conditions import Condition
-from handrail.authorize.schema_paths import DeclaredArguments
 from handrail.registry import Toolset
 from tests.execute.helpers import at
 
@@ -212,7 +212,7 @@ def test_an_argument_that_is_filled_in_can_be_in_a_condition() -> None:
 
 
 def test_what_was_found_in_a_schema_is_kept_for_so_many_paths(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(schema_paths, "_MAX_FOUND", 2)
+    monkeypatch.setattr(argument_paths, "_MAX_FOUND", 2)
     declared: Any = DeclaredArguments({"type": "object", "properties": {"a": {"default": 1}}})
     kept: list[tuple[int, int]] = []
     for name in ("a", "b", "c"):

@@ -10,8 +10,8 @@ from handrail import Decision, Policy, Rule, ToolContext, tool
 from handrail.authorize import MemoryApprovals
 from handrail.authorize.authorizer import Authorization, Authorizer, Refusal
 from handrail.authorize.effect_keys import CallDigests
+from handrail.authorize.hooks import CallbackRunner
 from handrail.core import Approval, DecisionMade
-from handrail.core.blocking_code import CallbackRunner
 from tests.execute.helpers import Heard, at, call
 
 ASKED = Decision(action="ask", by="customer", rule="payments", source="policy", reason="a yes is needed")

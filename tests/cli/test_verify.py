@@ -14,9 +14,8 @@ import pytest
 
 from handrail import Executor, build_tool, tool
 from handrail.cli.main import main
-from handrail.cli.verify.configuration import check_executor, check_tool
-from handrail.cli.verify.faults import FAULT_NAMES
-from handrail.cli.verify.sample_arguments import change_arguments, make_arguments
+from handrail.cli.verify.command import check_executor, check_tool
+from handrail.cli.verify.faults import FAULT_NAMES, change_arguments, make_arguments
 from handrail.execute import Timeouts
 from handrail.store import open_store
 from tests.postgres import PostgresServer

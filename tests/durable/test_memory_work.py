@@ -143,11 +143,11 @@ async def test_what_is_due_is_found_the_oldest_first() -> None:
         assert found not in await find()
         await asyncio.sleep(wait)
         assert found in await find()
-    states = {one.call_id: one.state for one in work.list_items()}
+    states = {stored.call_id: stored.state for stored in work.list_items()}
     assert states["parked"] == states["waiting"] == "queued"
     assert states["running"] == "running"
     assert len(await find(limit=2)) == 2
-    due = [one.due_at for one in await work.find(resend_after=30)]
+    due = [stored.due_at for stored in await work.find(resend_after=30)]
     assert due == sorted(due)
 
 
@@ -207,7 +207,7 @@ async def test_an_answer_wakes_the_calls_that_wait_for_it() -> None:
         await work.park(item(f"c-{number}", approval=token), expires_in=5, approvals=MemoryApprovals())
     await work.put(item("queued", approval="t-1"))
 
-    assert [one.call_id for one in await work.wake("t-1")] == ["c-0", "c-1"]
+    assert [stored.call_id for stored in await work.wake("t-1")] == ["c-0", "c-1"]
     assert await work.wake("t-1") == []
 
 
@@ -224,7 +224,7 @@ async def test_a_call_that_seems_to_be_due_in_a_long_time_was_queued_before_the_
         state=before, owner="ann" if before == "running" else None, attempts=1, due_at=time.time() + due_in
     )
 
-    assert [one.call_id for one in await work.find(resend_after=0)] == (["c-1"] if is_due else [])
+    assert [stored.call_id for stored in await work.find(resend_after=0)] == (["c-1"] if is_due else [])
     assert (await take(work, "bob") is not None) is is_due
 
 
@@ -256,4 +256,4 @@ async def test_a_call_is_due_at_its_time(
     work._items[REF] = item(state=state, owner="ann", attempts=1, due_at=1_000.0)  # pyright: ignore[reportPrivateUsage]
     monkeypatch.setattr(time, "time", lambda: 1_000.0 + late)
 
-    assert [one.call_id for one in await work.find(resend_after=5)] == (["c-1"] if is_found else [])
+    assert [stored.call_id for stored in await work.find(resend_after=5)] == (["c-1"] if is_found else [])

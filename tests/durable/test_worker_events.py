@@ -14,8 +14,7 @@ from handrail import Executor, Policy, Rule, ToolContext, tool
 from handrail.authorize import MemoryApprovals
 from handrail.core import CallFinished, CallQueued, CallStarted, CallTakenOver, Event, Progress, WorkerEvent
 from handrail.execute import MemoryLedger, MemoryWork, Timeouts, Worker
-from handrail.execute.stored_calls import build_work_id
-from handrail.execute.worker_notices import CallNotice
+from handrail.execute.stored_calls import CallNotice, build_work_id
 from handrail.store import open_store
 from tests.durable.workers import CONTEXT, Effects, WorkerProcess, build_call, build_executor
 from tests.execute.helpers import ALLOWED, at, call, code_of, quiet

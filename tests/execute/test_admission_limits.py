@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from handrail import ConfigError, Executor, build_tool, tool
 from handrail.execute import CircuitBreaker, Limits, RateLimit
-from handrail.execute.limit_checks import CircuitBreakers, ConcurrencyLimit, RateLimits
+from handrail.execute.limits import CircuitBreakers, ConcurrencyLimit, RateLimits
 from tests.execute.helpers import at, call, code_of
 
 PAY: Any = build_tool({"name": "pay", "input_schema": {}, "execute": lambda payload: None, "tags": ["money"]})

@@ -216,7 +216,7 @@ def test_two_calls_in_chunks_are_told_apart_by_their_ids() -> None:
         {"id": "2", "partialArgs": [{"jsonPath": "$.x", "numberValue": 2}]},
     ]
 
-    assert [(one.wire_id, one.arguments_json) for one in wire.calls([chunk(piece) for piece in pieces])] == [
+    assert [(call.wire_id, call.arguments_json) for call in wire.calls([chunk(piece) for piece in pieces])] == [
         ("1", '{"x":1}'),
         ("2", '{"x":2}'),
     ]

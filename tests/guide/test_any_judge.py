@@ -180,8 +180,8 @@ async def conversation(data: st.DataObject) -> None:
     judge, approvals = AnyJudge(data), CountingApprovals()
     settings = GuideSettings(match_first=data.draw(st.sampled_from([12, "always", 0])))
     agent = Agent(judge=judge, tools=[look, send, other], policy=policy, approvals=approvals, settings=settings)
-    for one in IDS:
-        await agent.create_guideline(f"condition {one}", tools=TOOLS[one], id=one)
+    for name in IDS:
+        await agent.create_guideline(f"condition {name}", tools=TOOLS[name], id=name)
     session = agent.session(session_id="s", customer_id="c")
     by_token: list[Approval] = []
     shown: dict[int, list[str]] = {}

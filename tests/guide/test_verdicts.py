@@ -13,8 +13,7 @@ from handrail.core import Approval
 from handrail.errors import InvalidArgumentsError
 from handrail.guide import GuidelineMatch, ParameterOptions, Plan, ToolVerdict
 from handrail.guide.confirmation import decide_pending, find_objection
-from handrail.guide.evidence import EvidenceSources
-from handrail.guide.parameters import compile_tool
+from handrail.guide.parameters import EvidenceSources, compile_tool
 from handrail.guide.reply_checks import build_effect, find_false_claims, names_hidden
 from handrail.guide.verdicts import (
     NOT_ADAPTED,

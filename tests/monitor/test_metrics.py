@@ -18,6 +18,7 @@ from handrail.core import events
 from handrail.errors import ConfigError
 from handrail.execute import CircuitBreaker, Limits
 from handrail.monitor import Metrics
+from handrail.phone import PhoneCallEnded, ResultSpoken
 from tests.monitor.conftest import CONTEXT, Door, call, crash, create_metrics, look, pay, refuse
 
 ALLOWED = Policy([Rule.allow("*")])
@@ -138,8 +139,8 @@ from handrail.monitor import Metrics
 
 metrics, registry, about = Metrics(CollectorRegistry()), CollectorRegistry(), {"at": 0.0, "session_id": "s"}
 calls = [ToolCall(id=name, name="look") for name in "abc"]
-for one in calls:
-    metrics(CallStarted(call=one, **about))
+for call in calls:
+    metrics(CallStarted(call=call, **about))
 metrics(CallFinished(call=calls[0], result=ToolResult(output="x"), **about))
 multiprocess.MultiProcessCollector(registry)
 print(registry.get_sample_value("handrail_calls_running"))
@@ -285,3 +286,35 @@ def test_a_scraper_reads_every_count_whatever_tools_and_tenants_are_called(
     assert sum(sample.value for sample in counted) == len(calls)
     for family in families.values():
         assert family.documentation
+
+
+def test_phone_calls_are_counted_per_tool_and_tenant() -> None:
+    metrics = create_metrics(buckets=[1.0, 2.0])
+    for seconds in (0.5, 1.5, 9.0):
+        metrics(
+            ResultSpoken(at=0.0, session_id="s", tenant_id="acme", call_id="c", tool_name="lookup", seconds=seconds)
+        )
+    for reason, cut_off in (("caller", 1), ("transferred", 0), ("caller", 0)):
+        metrics(
+            PhoneCallEnded(
+                at=0.0,
+                session_id="s",
+                tenant_id="acme",
+                reason=reason,
+                seconds=60.0,
+                cut_off=cut_off,
+                usage={"total_tokens": 100},
+            )
+        )
+
+    read = metrics.registry.get_sample_value
+    who, tenant = {"tool": "lookup", "tenant": "acme"}, {"tenant": "acme"}
+    name = "handrail_time_to_voice_seconds"
+    assert (read(f"{name}_count", who), read(f"{name}_sum", who)) == (3, 11.0)
+    assert [read(f"{name}_bucket", {**who, "le": bound}) for bound in ("1.0", "2.0", "+Inf")] == [1, 2, 3]
+    assert read("handrail_phone_calls_total", {**tenant, "reason": "caller"}) == 2
+    assert read("handrail_phone_calls_total", {**tenant, "reason": "transferred"}) == 1
+    assert read("handrail_phone_tokens_total", {**tenant, "kind": "total_tokens"}) == 300
+    assert [read(f"handrail_phone_{name}_total", tenant) for name in ("unanswered", "never_spoken", "cut_off")] == [
+        0, 0, 1
+    ]  # fmt: skip

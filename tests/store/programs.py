@@ -129,7 +129,8 @@ async def main():
         while line := await asyncio.to_thread(sys.stdin.readline):
             what, iban = line.split()
             if what == "approve":
-                (asked,) = [one for one in await store.approvals.pending() if one.arguments.get("iban") == iban]
+                open_ones = await store.approvals.pending()
+                (asked,) = [approval for approval in open_ones if approval.arguments.get("iban") == iban]
                 await store.approvals.approve(asked.token, by="operator", who="ann")
                 said = "approved"
             else:

@@ -13,7 +13,7 @@ from handrail.errors import CallTakenOverError
 from handrail.execute import Entry, WorkItem
 from handrail.execute.ledger import State
 from handrail.execute.recorded_result import RecordedResult
-from handrail.execute.worker_notices import CallNotice
+from handrail.execute.stored_calls import CallNotice
 from handrail.store import SqlStore, open_store
 from tests.clocks import eventually, stopped_clock
 from tests.execute.helpers import quiet

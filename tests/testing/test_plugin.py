@@ -83,7 +83,7 @@ def test_pytest_finds_the_plugin_by_its_entry_point() -> None:
 
 
 def test_the_plugin_is_light_until_a_fixture_is_used() -> None:
-    code = "import sys, handrail.testing.plugin; print([one for one in sys.modules if one.startswith('handrail.')])"
+    code = "import sys, handrail.testing.plugin; print([name for name in sys.modules if name.startswith('handrail.')])"
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
 
@@ -107,7 +107,7 @@ def test_make_executor_records_shows_what_was_called_and_is_closed_at_the_end(pr
         def test_is_new_for_every_test_and_works_without_a_loop(make_executor):
             assert not make_executor.calls
             assert not make_executor([pay]).run_sync(call("pay", '{"amount": 5}'), HERE).ok
-            assert [one.action for one in make_executor.decisions] == ["ask"]
+            assert [decision.action for decision in make_executor.decisions] == ["ask"]
 
 
         async def test_shows_what_was_called(make_executor):

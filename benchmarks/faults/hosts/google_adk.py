@@ -45,9 +45,9 @@ class ScriptedModel(BaseLlm):
         script = self.world.turns[min(len(prompts), len(self.world.turns)) - 1]
         response = script[min(step, len(script) - 1)]
         parts = [types.Part(text=response.get("text", ""))] if "text" in response else []
-        for one in response.get("calls", ()):
-            call = types.FunctionCall(id=one["id"], name="pay", args=one["arguments"])
-            parts.append(types.Part(function_call=call))
+        for call in response.get("calls", ()):
+            wanted = types.FunctionCall(id=call["id"], name="pay", args=call["arguments"])
+            parts.append(types.Part(function_call=wanted))
         yield LlmResponse(content=types.Content(role="model", parts=parts))
 
 

@@ -22,8 +22,8 @@ from handrail.core.values import Approval, ToolCall
 from handrail.errors import ConfigError, MissingExtraError
 from handrail.execute.executor import Executor
 from handrail.formats.definitions import Diagnostic
+from handrail.guide.confirmation import format_read_back
 from handrail.guide.parameters import GuidedTool, compile_tool
-from handrail.guide.read_back import format_read_back
 
 try:
     from livekit.agents import Agent, AgentTask, RunContext

@@ -6,10 +6,9 @@ from handrail.core.lazy_loading import build_getattr
 
 if TYPE_CHECKING:
     from handrail.authorize.approvals import Approvals, MemoryApprovals
-    from handrail.authorize.hooks import Hook
+    from handrail.authorize.hooks import Hook, blocking
     from handrail.authorize.policy import Policy, PolicyProblem, Rule
     from handrail.authorize.policy_file import load_policy, parse_policy
-    from handrail.core.blocking_code import blocking
 
 __all__ = [
     "Approvals",
@@ -31,7 +30,7 @@ _ON_FIRST_USE = {
     "Policy": "handrail.authorize.policy",
     "PolicyProblem": "handrail.authorize.policy",
     "Rule": "handrail.authorize.policy",
-    "blocking": "handrail.core.blocking_code",
+    "blocking": "handrail.authorize.hooks",
     "load_policy": "handrail.authorize.policy_file",
     "parse_policy": "handrail.authorize.policy_file",
 }

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
-from typing import Any, Literal, NoReturn, TypeVar
+from typing import Any, Literal, NoReturn, TypeVar, cast
 
 from msgspec import Struct, structs
 
@@ -11,18 +11,21 @@ from handrail.authorize import hooks as hook_calls
 from handrail.authorize.approvals import Approvals, can_be_used, new_token
 from handrail.authorize.effect_keys import CallDigests
 from handrail.authorize.from_condition import ValueOrigin, list_changed_values
+from handrail.authorize.hooks import CallbackRunner
 from handrail.authorize.policy import ADVICE, DEFAULT, By, CompiledPolicy
 from handrail.core import failure_results
-from handrail.core.blocking_code import CallbackRunner
 from handrail.core.context import ToolContext
+from handrail.core.display import format_lines
 from handrail.core.events import DecisionMade, Event
 from handrail.core.log import log
+from handrail.core.redact import Redactor
+from handrail.core.secret_patterns import MAX_PIECE
 from handrail.core.selectors import SelectorTable
 from handrail.core.text import copy_json, faithful_json
 from handrail.core.time_budget import TimeBudget
 from handrail.core.tool import Tool
 from handrail.core.values import Approval, Decision, ToolCall, ToolResult
-from handrail.errors import ConfigError, ToolError, must_propagate
+from handrail.errors import ConfigError, ToolError, must_propagate, shorten
 
 T = TypeVar("T")
 Mode = Literal["enforce", "observe"]
@@ -479,3 +482,52 @@ def _add_host(reason: str, tool: Tool[..., Any]) -> str:
     """The reason, and where the call goes, if its tool lives elsewhere: whoever decides has to know."""
     host = tool.metadata.get("host")
     return f"{reason} (sent to {host})".strip() if isinstance(host, str) and host else reason
+
+
+class Explanation(Struct, frozen=True, kw_only=True):
+    """Why a call would run or not; `str()` is for people."""
+
+    decision: Decision | None
+    lines: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines)
+
+    def __repr__(self) -> str:
+        return f"<Explanation: {shorten(self.lines[0] if self.lines else '', 200)}>"
+
+    def _repr_html_(self) -> str:
+        return format_lines(self.lines)
+
+
+def explain_call(
+    call: ToolCall, policy: CompiledPolicy | None, context: ToolContext[Any], *, is_observed: bool, redactor: Redactor
+) -> Explanation:
+    """Decide about a call as the executor would, without running or asking anything. Values are redacted."""
+    if policy is None:
+        return Explanation(decision=None, lines=(f"{call.name}: there is no tool of this name.",))
+    tool = policy.tool
+    try:
+        arguments: Mapping[str, Any] = tool.dump(tool.parse(call.arguments_json))
+    except ToolError as error:
+        return Explanation(decision=None, lines=(f"{call.name}: {error.code}.", error.message))
+    decision = policy.decide(context, lambda: arguments)
+    by = f" the {decision.by}" if decision.by else ""
+    lines = [f"{call.name}: {decision.action}{by}, by {decision.rule} ({decision.source})."]
+    if decision.reason:
+        lines.append(f"  because: {decision.reason}")
+    if is_observed:
+        lines.append("  observed only: the call would run all the same")
+    if tool.permission_check is not None:
+        lines.append("  before that, the tool's own permission check is asked")
+    for other, failure in policy.explain_rules(context, arguments, shown=_redact(arguments, redactor)):
+        mark = "=>" if other is decision else "  "
+        lines.append(f"  {mark} {other.rule} ({other.source}): {f'does not hold: {failure}' if failure else 'holds'}")
+    if policy.has_origins:
+        lines += [f"  {origin.path}: {origin.describe()}" for origin in policy.find_origins(context, arguments)]
+    return Explanation(decision=decision, lines=tuple(lines))
+
+
+def _redact(arguments: Mapping[str, Any], redactor: Redactor) -> Mapping[str, Any]:
+    redacted = redactor.arguments(arguments, max_chars=MAX_PIECE)
+    return cast(Mapping[str, Any], redacted) if isinstance(redacted, Mapping) else {}

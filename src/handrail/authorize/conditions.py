@@ -9,15 +9,22 @@ from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 from pydantic_core import SchemaError, SchemaValidator, core_schema
 
-from handrail.authorize.argument_paths import ABSENT, EVERY, PathSteps, look_up, look_up_all, parse_path, write_path
-from handrail.authorize.from_condition import OriginTest
-from handrail.authorize.from_sources import parse_sources
-from handrail.authorize.schema_paths import DeclaredArguments, find_nodes
+from handrail.authorize.argument_paths import (
+    ABSENT,
+    EVERY,
+    DeclaredArguments,
+    PathSteps,
+    find_nodes,
+    look_up,
+    look_up_all,
+    parse_path,
+    write_path,
+)
+from handrail.authorize.from_condition import OriginTest, parse_sources
 from handrail.core.context import ToolContext
 from handrail.core.lazy_loading import LazyModule
 from handrail.core.redact import HIDDEN
-from handrail.core.suggestions import suggest
-from handrail.core.text import encodable
+from handrail.core.text import encodable, suggest
 from handrail.errors import ConfigError, shorten
 from handrail.schema.schema_nodes import get_fixed_values
 

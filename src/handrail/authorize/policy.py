@@ -6,15 +6,13 @@ from typing import Any, Final, Literal, Self, cast
 
 from msgspec import Struct
 
+from handrail.authorize.argument_paths import DeclaredArguments
 from handrail.authorize.conditions import Condition
-from handrail.authorize.from_condition import ValueOrigin
-from handrail.authorize.from_sources import find_source_problems
-from handrail.authorize.schema_paths import DeclaredArguments
+from handrail.authorize.from_condition import ValueOrigin, find_source_problems
 from handrail.core.context import ToolContext
 from handrail.core.provenance_records import ValueSource
 from handrail.core.selectors import Selector, SelectorTable, is_name, parse_selectors
-from handrail.core.suggestions import suggest
-from handrail.core.text import join_names
+from handrail.core.text import join_names, suggest
 from handrail.core.tool import Tool
 from handrail.core.values import Decision
 from handrail.errors import ConfigError

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final
 import pydantic
 
 from handrail.builtins import workspace
-from handrail.builtins.output import BOM, build_not_text_error, check_positive, encode_text
+from handrail.builtins.workspace import BOM, build_not_text_error, check_positive, encode_text
 from handrail.core.context import ToolContext
 from handrail.core.tool import Tool
 from handrail.define.function import tool

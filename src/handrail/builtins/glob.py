@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from fnmatch import translate
 from typing import Final, NamedTuple
 
-from handrail.builtins.output import ToolOutput
-from handrail.builtins.workspace import EntryKind, WorkspacePath
+from handrail.builtins.workspace import EntryKind, ToolOutput, WorkspacePath
 from handrail.errors import ToolError, shorten
 
 _MAX_CHARS: Final = 1_000

@@ -6,7 +6,7 @@ import pydantic
 
 from handrail.builtins import workspace
 from handrail.builtins.glob import DirectoryWalk, WalkEntry, parse_glob
-from handrail.builtins.output import ToolOutput, check_positive, format_path
+from handrail.builtins.workspace import ToolOutput, check_positive, format_path
 from handrail.core.context import ToolContext
 from handrail.core.tool import Tool
 from handrail.define.function import tool

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final, NamedTuple
 import pydantic
 
 from handrail.builtins import workspace
-from handrail.builtins.output import BOM, ToolOutput, build_not_text_error, check_positive
+from handrail.builtins.workspace import BOM, ToolOutput, build_not_text_error, check_positive
 from handrail.core.context import ToolContext
 from handrail.core.tool import Tool
 from handrail.define.function import tool

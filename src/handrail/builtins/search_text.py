@@ -9,8 +9,7 @@ from pydantic_core import SchemaError, SchemaValidator, core_schema
 
 from handrail.builtins import workspace
 from handrail.builtins.glob import DirectoryWalk, parse_glob
-from handrail.builtins.output import BOM, ToolOutput, check_positive, format_path
-from handrail.builtins.workspace import WorkspacePath
+from handrail.builtins.workspace import BOM, ToolOutput, WorkspacePath, check_positive, format_path
 from handrail.core.context import ToolContext
 from handrail.core.tool import Tool
 from handrail.define.function import tool

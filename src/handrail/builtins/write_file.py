@@ -3,7 +3,7 @@
 from typing import Any
 
 from handrail.builtins import workspace
-from handrail.builtins.output import check_positive, encode_text
+from handrail.builtins.workspace import check_positive, encode_text
 from handrail.core.context import ToolContext
 from handrail.core.tool import Tool
 from handrail.define.function import tool

@@ -9,9 +9,16 @@ from typing import Any, Generic, Self, TypeAlias, cast
 from msgspec import structs
 
 from handrail.chat.conversation import Conversation, PendingCall
-from handrail.chat.conversation_provenance import rebuild_provenance
 from handrail.chat.session_store import SessionStore
-from handrail.chat.turn import ChatEvent, PlainStrategy, ResultT, TurnResult, TurnState, TurnStrategy
+from handrail.chat.turn import (
+    ChatEvent,
+    PlainStrategy,
+    ResultT,
+    TurnResult,
+    TurnState,
+    TurnStrategy,
+    rebuild_provenance,
+)
 from handrail.core.context import ToolContext
 from handrail.core.events import TurnFinished, TurnStarted
 from handrail.core.provenance import Provenance

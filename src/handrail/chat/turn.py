@@ -10,8 +10,7 @@ from msgspec import Struct, structs
 from typing_extensions import TypeVar
 
 from handrail.chat.conversation import Conversation, PendingCall, normalize_response
-from handrail.chat.conversation_provenance import add_message
-from handrail.chat.open_calls import build_results, look_up_again
+from handrail.core import failure_results
 from handrail.core.context import ToolContext
 from handrail.core.events import CallFinished, CallIgnored, CallStarted, Event, ModelCalled, Progress
 from handrail.core.provenance import DROPPED_OUTPUT, Provenance
@@ -21,7 +20,13 @@ from handrail.core.values import Approval, ToolCall, ToolResult
 from handrail.errors import BadResponseError, ConfigError, ProviderError
 from handrail.execute.budget import Budget, LoopProgress, StopReason, run_again
 from handrail.execute.executor import Executor
-from handrail.providers.messages import AssistantMessage, build_user_message, to_history_result
+from handrail.providers.messages import (
+    AssistantMessage,
+    ToolMessage,
+    UserMessage,
+    build_user_message,
+    to_history_result,
+)
 from handrail.providers.provider import (
     FinishReason,
     ModelRequest,
@@ -504,3 +509,69 @@ def _is_cancelling() -> bool:
 
 def _is_waiting_for_person(conversation: Conversation) -> bool:
     return not conversation.messages or isinstance(conversation.messages[-1], AssistantMessage)
+
+
+async def build_results(
+    calls: Sequence[ToolCall], executor: Executor, context: ToolContext[Any], progress: LoopProgress
+) -> tuple[list[ToolResult], list[ToolCall]]:
+    """Give every open call a result, so that a new message can follow; also the calls whose result is provisional.
+
+    One that awaits an approval has not been made: `approval_required`. One that has no final result gets a provisional
+    one, and is looked up again in the next turn.
+    """
+    known = {
+        result.call_id: result
+        for result in progress.results
+        if result.approval is not None or progress.is_unsettled(result)
+    }
+    results = [known.get(call.id) or await _look_up(call, executor, context) for call in calls]
+    return results, [call for call, result in zip(calls, results, strict=True) if progress.is_unsettled(result)]
+
+
+async def look_up_again(calls: Sequence[ToolCall], executor: Executor, context: ToolContext[Any]) -> list[ToolResult]:
+    """What is known now about calls that have a provisional result."""
+    return list(await asyncio.gather(*(_look_up(call, executor, context) for call in calls)))
+
+
+async def _look_up(call: ToolCall, executor: Executor, context: ToolContext[Any]) -> ToolResult:
+    """What is known about a call; one that the ledger knows nothing about may have been made, too."""
+    return await executor.look_up(call, context) or structs.replace(
+        failure_results.outcome_unknown(call.name), call_id=call.id, provider_id=call.provider_id, tool_name=call.name
+    )
+
+
+def add_message(provenance: Provenance, message: UserMessage) -> None:
+    """Add what the customer typed as their words, and what they pasted as nobody's."""
+    provenance.add_customer(message.own_words)
+    for text in message.quoted:
+        provenance.add_quoted(text)
+
+
+def rebuild_provenance(provenance: Provenance, conversation: Conversation, executor: Executor) -> None:
+    """Add everything that a conversation has to its provenance, as it was when the conversation was live.
+
+    What the application knows is not part of a conversation, and stays. A result that was meant for one response
+    counts no more.
+    """
+    provenance.rebuild()
+    calls: dict[str, ToolCall] = {}
+    transient = frozenset(conversation.transient)
+
+    def add(result: ToolResult) -> None:
+        tool = executor.find_source_tool(result.tool_name)
+        call = calls.get(result.call_id) or ToolCall(id=result.call_id, name=result.tool_name)
+        provenance.add_history_result(call, result, tool)
+        if result.call_id in transient:
+            provenance.drop_result(result.call_id)
+
+    for message in conversation.messages:
+        match message:
+            case UserMessage():
+                add_message(provenance, message)
+            case AssistantMessage():
+                calls.update((call.id, call) for call in message.calls)
+            case ToolMessage():
+                for result in message.results:
+                    add(result)
+    for result in conversation.partial_results:
+        add(result)

@@ -8,9 +8,8 @@ import time
 import msgspec
 
 from handrail.cli.store_option import add_store_option, open_chosen_store
-from handrail.core.duration import parse_duration
 from handrail.core.failure_results import format_time
-from handrail.core.text import escape_invisible, escape_line
+from handrail.core.text import escape_invisible, escape_line, parse_duration
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

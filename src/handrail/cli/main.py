@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Any, Final
 
-from handrail.core.suggestions import suggest
-from handrail.core.text import escape_invisible
+from handrail.core.text import escape_invisible, suggest
 from handrail.core.version import __version__
 from handrail.errors import HandrailError
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from importlib.util import find_spec
 from typing import Any, cast
 
-from handrail.cli.object_reference import load_object
+from handrail.cli.agent_file import load_object
 from handrail.cli.store_option import choose_store_url, find_user_store
 from handrail.core.text import escape_line
 from handrail.errors import ConfigError, MissingExtraError, shorten

@@ -12,12 +12,10 @@ from typing import Any, cast
 
 from handrail.authorize.policy import Policy
 from handrail.authorize.policy_file import load_policy
-from handrail.cli.agent_file import AgentFile, load_agent_file
-from handrail.cli.object_reference import load_object
+from handrail.cli.agent_file import AgentFile, load_agent_file, load_object
 from handrail.cli.store_option import add_store_option, open_chosen_store
-from handrail.core.duration import parse_duration
 from handrail.core.failure_results import format_time
-from handrail.core.text import escape_line
+from handrail.core.text import escape_line, parse_duration
 from handrail.core.tool import Tool
 from handrail.define.options import ToolFlags
 from handrail.errors import ConfigError

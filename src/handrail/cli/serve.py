@@ -16,8 +16,7 @@ from typing import Any, Final
 from msgspec import structs
 
 from handrail.authorize.policy import Policy
-from handrail.cli.agent_file import AgentFile, load_agent_file
-from handrail.cli.object_reference import load_object
+from handrail.cli.agent_file import AgentFile, load_agent_file, load_object
 from handrail.cli.provider_choice import PROVIDERS, choose_provider
 from handrail.cli.store_option import choose_store_url, find_agent_store
 from handrail.errors import ConfigError, MissingExtraError

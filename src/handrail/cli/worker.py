@@ -6,7 +6,7 @@ import signal
 from contextlib import AsyncExitStack, suppress
 from typing import Any
 
-from handrail.cli.object_reference import load_object
+from handrail.cli.agent_file import load_object
 from handrail.errors import ConfigError
 from handrail.execute.executor import Executor
 from handrail.execute.worker import Worker

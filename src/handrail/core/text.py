@@ -1,17 +1,23 @@
-"""Converting values to JSON text and to text that can be sent to a model."""
+"""Converting values to JSON text and to text that a model or a person can read; reading durations."""
 
 import json
 import math
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, Context, Decimal
 from itertools import islice
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 from pydantic_core import PydanticSerializationError, to_json, to_jsonable_python
 
-from handrail.core.lazy_loading import LazyPattern
+from handrail.core.lazy_loading import LazyModule, LazyPattern
+from handrail.errors import ConfigError
+
+if TYPE_CHECKING:
+    import difflib
+else:
+    difflib = LazyModule("difflib")
 
 
 def compact_json(value: Any) -> str:
@@ -195,3 +201,20 @@ def join_names(names: Collection[str], *, limit: int = 8) -> str:
     """The first names of several, and how many more there are."""
     more = f" and {len(names) - limit} more" if len(names) > limit else ""
     return ", ".join(islice(names, limit)) + more
+
+
+_UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
+
+
+def parse_duration(text: str) -> float:
+    """Seconds from `90`, `90s`, `5m`, `2h` or `7d`; `ConfigError` for anything else."""
+    number, unit = (text[:-1], _UNITS[text[-1]]) if text[-1:] in _UNITS else (text, 1.0)
+    if not (number.isascii() and number.isdecimal() and len(number) < 10):
+        raise ConfigError(f"a duration must be like 90s, 5m, 2h or 7d, got {text!r:.50}.")
+    return int(number) * unit
+
+
+def suggest(name: object, known: Iterable[object], *, otherwise: str = ".") -> str:
+    """The end of an error message about an unknown name: the known one that is most like it, or `otherwise`."""
+    near = difflib.get_close_matches(str(name), [str(candidate) for candidate in known], n=1)
+    return f"; did you mean {near[0]!r}?" if near else otherwise

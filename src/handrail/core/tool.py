@@ -3,7 +3,7 @@
 import asyncio
 import inspect
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import (
@@ -23,6 +23,7 @@ from typing import (
 )
 
 from msgspec import Struct, structs
+from pydantic_core import PydanticUndefined, to_jsonable_python
 from typing_extensions import TypeVar
 
 from handrail.core.context import ToolContext
@@ -30,7 +31,6 @@ from handrail.core.handler_result_checks import clean_result, collect_iterators,
 from handrail.core.lazy_loading import LazyModule
 from handrail.core.media import MediaPart
 from handrail.core.text import encodable, faithful_json
-from handrail.core.unwritable_arguments import refuse_unwritable
 from handrail.core.values import Failure, ToolResult, find_media_result
 from handrail.errors import (
     PermissionDeniedError,
@@ -391,3 +391,40 @@ def check_name(name: object) -> None:
         )
     if ":" in name:
         raise ToolDefinitionError(f"A tool's name cannot contain a colon, which selects by source or tag: {name!r}.")
+
+
+def refuse_unwritable(name: str, problem: str | None, *, read_only: bool) -> None:
+    """Raise for a consequential tool with an argument that JSON does not show; `problem` says which, None if none."""
+    if problem is not None and not read_only:
+        raise ToolDefinitionError(f"`{name}` cannot be a tool: {problem}, or read_only=True if it changes nothing.")
+
+
+def find_unwritable_default(defaults: Mapping[str, Any]) -> str | None:
+    """A default that JSON cannot represent, with its parameter: approvals, keys and the ledger hold JSON."""
+    for parameter, default in defaults.items():
+        if default is PydanticUndefined:
+            continue
+        try:
+            json.dumps(to_jsonable_python(default), allow_nan=False)
+        except (ValueError, TypeError, RecursionError):
+            return f"the default of `{parameter}` cannot be written as JSON, got {shorten(repr(default))}; use None"
+    return None
+
+
+def find_hidden_field(core_schema: Any) -> str | None:
+    """Describe a field with `exclude=True`, anywhere in a type: its value is not in the JSON of the arguments."""
+    name = next(_find_excluded(core_schema, ""), None)
+    return None if name is None else f"the field `{name}` has exclude=True; leave that out"
+
+
+def _find_excluded(node: Any, name: str) -> Iterator[str]:
+    if isinstance(node, dict):
+        members = cast(dict[str, Any], node)
+        if members.get("serialization_exclude"):
+            yield str(members.get("name", name))
+        for key, child in members.items():
+            if key not in ("default", "metadata"):
+                yield from _find_excluded(child, key)
+    elif isinstance(node, list):
+        for child in cast(list[Any], node):
+            yield from _find_excluded(child, name)

@@ -7,8 +7,7 @@ from typing import Any, ParamSpec, overload
 from typing_extensions import TypeVar, Unpack
 
 from handrail.core.context import ToolContext
-from handrail.core.tool import Tool
-from handrail.core.unwritable_arguments import find_unwritable_default
+from handrail.core.tool import Tool, find_unwritable_default
 from handrail.define.options import NamedToolOptions, normalize_options
 from handrail.errors import ToolDefinitionError
 from handrail.schema.pydantic_schema import build_definition_error

@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import warnings
 from collections.abc import Callable, Mapping
 from functools import partial
 from textwrap import dedent
@@ -11,15 +12,8 @@ import pydantic
 from typing_extensions import TypeVar, Unpack
 
 from handrail.core.context import ToolContext
-from handrail.core.tool import Tool
-from handrail.core.unwritable_arguments import find_hidden_field, find_unwritable_default
+from handrail.core.tool import Tool, find_hidden_field, find_unwritable_default
 from handrail.core.values import ToolResult
-from handrail.define.openai_definition import (
-    inline_root_reference,
-    lower_or_none,
-    tool_def_for_chat_completions_api,
-    tool_def_for_responses_api,
-)
 from handrail.define.options import NamedToolOptions, ToolFlags, normalize_options
 from handrail.define.toolcall_values import (
     AnyToolCall,
@@ -33,6 +27,7 @@ from handrail.define.toolcall_values import (
     standardize_tool_call,
 )
 from handrail.errors import InvalidArgumentsError, ToolDefinitionError, ToolError
+from handrail.schema import strict_schema
 from handrail.schema.arguments import Arguments, build_forms, build_parser, sort_sets_of, validate_strictly
 from handrail.schema.subschemas import remove_titles
 
@@ -325,3 +320,62 @@ def build_from_model(
         },
         **described,
     )
+
+
+def tool_def_for_chat_completions_api(
+    name: str, description: str | None, strict: bool, schema: dict[str, Any]
+) -> "ChatCompletionToolParam":
+    """Build a definition for Chat Completions."""
+    parameters, strict = _build_parameters(name, strict, schema)
+    function: dict[str, Any] = {"name": name}
+    if strict:
+        function["strict"] = True
+    if description:
+        function["description"] = description
+    if parameters["properties"] or parameters.keys() - {"type", "properties", "required"}:
+        function["parameters"] = parameters
+    return cast(Any, {"type": "function", "function": function})
+
+
+def tool_def_for_responses_api(
+    name: str, description: str | None, strict: bool, schema: dict[str, Any]
+) -> "FunctionToolParam":
+    """Build a definition for Responses."""
+    parameters, strict = _build_parameters(name, strict, schema)
+    definition: dict[str, Any] = {"type": "function", "name": name, "parameters": parameters, "strict": strict}
+    if description:
+        definition["description"] = description
+    return cast(Any, definition)
+
+
+def _build_parameters(name: str, wants_strict: bool, schema: dict[str, Any]) -> tuple[dict[str, Any], bool]:
+    if wants_strict and (lowered := lower_or_none(schema, name=name)):
+        return lowered.schema, True
+    return _build_object_schema(schema), False
+
+
+def _build_object_schema(schema: dict[str, Any]) -> dict[str, Any]:
+    """Build the schema of the arguments, without the title and description of the tool itself."""
+    rest = {
+        key: value
+        for key, value in inline_root_reference(schema).items()
+        if key not in ("title", "description", "type")
+    }
+    return {"type": "object", "properties": {}, "required": [], **rest}
+
+
+def inline_root_reference(schema: dict[str, Any]) -> dict[str, Any]:
+    """Inline the root of a recursive model's schema, which Pydantic writes as a reference to a definition."""
+    name = str(schema.get("$ref", "")).removeprefix("#/$defs/")
+    target = schema.get("$defs", {}).get(name)
+    return {**target, "$defs": schema["$defs"]} if target else schema
+
+
+def lower_or_none(schema: dict[str, Any], *, name: str | None = None) -> strict_schema.Lowered | None:
+    """Lower a schema to strict mode; None, with a warning, if strict mode cannot represent it."""
+    try:
+        return strict_schema.lower(_build_object_schema(schema), strict_schema.OPENAI)
+    except strict_schema.NotRepresentable as reason:
+        if name is not None:
+            warnings.warn(f"`{name}` is sent without strict mode: {reason}.", stacklevel=4)
+        return None

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from handrail.execute.budget import Budget
     from handrail.execute.delivery import Delivery, MemoryDelivery
     from handrail.execute.executor import Executor
-    from handrail.execute.executor_store import Store
+    from handrail.execute.executor_parts import Store
     from handrail.execute.ledger import Entry, Ledger, MemoryLedger, Recalled
     from handrail.execute.limits import CircuitBreaker, Limits, RateLimit, RetryPolicy, Timeouts
     from handrail.execute.loop import LoopResult, run_until_done, run_until_done_sync
@@ -55,7 +55,7 @@ _ON_FIRST_USE = {
     "RateLimit": "handrail.execute.limits",
     "Recalled": "handrail.execute.ledger",
     "RetryPolicy": "handrail.execute.limits",
-    "Store": "handrail.execute.executor_store",
+    "Store": "handrail.execute.executor_parts",
     "Timeouts": "handrail.execute.limits",
     "Work": "handrail.execute.stored_calls",
     "WorkItem": "handrail.execute.stored_calls",

@@ -36,7 +36,7 @@ from handrail.execute.ledger import (
     can_claim_new,
     is_same_decision,
 )
-from handrail.execute.limit_checks import Admission
+from handrail.execute.limits import Admission
 from handrail.execute.recall import CallRecall, is_entry_of
 from handrail.execute.results import describe_duplicate, replay
 from handrail.execute.running import (

@@ -8,8 +8,7 @@ from time import perf_counter
 from typing import Any, Literal, Self, TypeVar
 
 from handrail.authorize.approvals import ApprovalEvents, Approvals, MemoryApprovals
-from handrail.authorize.authorizer import Mode
-from handrail.authorize.explanation import Explanation, explain_call
+from handrail.authorize.authorizer import Explanation, Mode, explain_call
 from handrail.authorize.policy import Policy, PolicyProblem
 from handrail.core import failure_results
 from handrail.core.context import ToolContext, build_type_error
@@ -28,8 +27,7 @@ from handrail.execute.cancellation import CallCanceller, CancelResult
 from handrail.execute.doubts import Doubt, list_doubts, resolve_doubt
 from handrail.execute.durable import DurableCalls
 from handrail.execute.effects import EffectRunner
-from handrail.execute.executor_parts import build_parts
-from handrail.execute.executor_store import Store, StoreParts, choose_store
+from handrail.execute.executor_parts import Store, StoreParts, build_parts, choose_store
 from handrail.execute.executor_tools import CompiledTool, Fallback, ToolPool, build_host_handler
 from handrail.execute.ledger import Ledger, MemoryLedger
 from handrail.execute.limits import Limits, RetryPolicy, Timeouts

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 from weakref import WeakSet
 
-from handrail.authorize.from_sources import to_source_tool
+from handrail.authorize.from_condition import to_source_tool
 from handrail.authorize.policy import CompiledPolicy, Policy, PolicyProblem
 from handrail.core import failure_results
 from handrail.core.context import ToolContext

@@ -26,7 +26,7 @@ from handrail.execute.event_bus import build_started
 from handrail.execute.executor_parts import CallParts
 from handrail.execute.executor_tools import CompiledTool
 from handrail.execute.handlers import Outcome, outcome_of_error
-from handrail.execute.limit_checks import Admission
+from handrail.execute.limits import Admission
 from handrail.execute.results import finish_result, finish_text, note_changes
 from handrail.execute.running import RETURNED, CallStopped, FirstSteps, RunningCall, begin_first_steps, resume_coroutine
 from handrail.execute.scheduler import (

@@ -18,7 +18,7 @@ from handrail.core.values import ToolCall, ToolResult
 from handrail.execute.executor_parts import CallParts
 from handrail.execute.executor_tools import CompiledTool
 from handrail.execute.ledger import Entry, LedgerDecision
-from handrail.execute.limit_checks import Admission
+from handrail.execute.limits import Admission
 from handrail.execute.results import describe_duplicate, describe_entry, finish_result, replay
 from handrail.execute.running import CallStopped, EffectCall, RunningCall
 from handrail.execute.scheduler import CallRef

@@ -1,10 +1,11 @@
-"""Stored calls: a durable call with its arguments, until a worker has finished it; and those in memory."""
+"""Stored calls: a durable call with its arguments, until a worker has finished it, and what workers tell of it."""
 
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any, ClassVar, Final, Literal, Protocol
+from typing import Any, ClassVar, Final, Literal, Protocol, runtime_checkable
+from weakref import WeakSet
 
 from msgspec import Struct, structs
 
@@ -14,7 +15,58 @@ from handrail.core.values import Decision, ToolCall
 from handrail.execute.delivery import Delivery, MemoryDelivery
 from handrail.execute.recorded_result import RecordedResult
 from handrail.execute.scheduler import CallRef
-from handrail.execute.worker_notices import CallNotice, NoticeBoard, OnNotice
+
+
+class CallNotice(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One thing that happened to a stored call; neither arguments nor results are in it."""
+
+    session_id: str
+    call_id: str
+    worker: str
+    """The `owner` of the executor that runs it."""
+    kind: Literal["started", "progress", "taken_over", "finished"]
+    at: float
+    message: str = ""
+    """Of `progress`; redacted and cut."""
+    fraction: float | None = None
+    previous_owner: str = ""
+    """Of `taken_over`."""
+
+
+OnNotice = Callable[[CallNotice], None]
+
+
+@runtime_checkable
+class NotifyingWork(Protocol):
+    """What `Work` also is, where the store can notify other processes."""
+
+    async def publish(self, notices: Sequence[CallNotice]) -> None:
+        """Tell every process that follows calls; what is not heard is lost."""
+        ...
+
+    async def subscribe(self, receiver: OnNotice) -> None:
+        """Hand every notice of any process to an object, which is held weakly; again with the same one is the same."""
+        ...
+
+
+class NoticeBoard:
+    """Who gets every notice in one process; they are held weakly."""
+
+    def __init__(self) -> None:
+        self._receivers: WeakSet[OnNotice] = WeakSet()
+
+    def __bool__(self) -> bool:
+        return bool(self._receivers)
+
+    def add(self, receiver: OnNotice) -> None:
+        """Add a receiver, once."""
+        self._receivers.add(receiver)
+
+    def show(self, notice: CallNotice) -> None:
+        """Hand a notice to all of them."""
+        for receiver in tuple(self._receivers):
+            receiver(notice)
+
 
 WorkState = Literal["queued", "running", "parked", "waiting", "done"]
 """`queued`: a worker may take it. `running`: one has it. `parked`: somebody has to approve it first. `waiting`: it was

@@ -16,8 +16,7 @@ from handrail.core.values import ToolCall, ToolResult
 from handrail.errors import shorten
 from handrail.execute.event_bus import EventBus
 from handrail.execute.scheduler import CallRef
-from handrail.execute.stored_calls import WorkItem
-from handrail.execute.worker_notices import CallNotice, NotifyingWork
+from handrail.execute.stored_calls import CallNotice, NotifyingWork, WorkItem
 
 _MAX_MESSAGE_CHARS: Final = 500
 """Of a progress message: Postgres notifies with 8,000 bytes at most, and an encrypted text is longer."""

@@ -23,7 +23,7 @@ from handrail.formats.call_parsing import (
     to_json_text,
     to_plain,
 )
-from handrail.formats.definition_parts import add_properties, get_object_schema
+from handrail.formats.definition_parts import PDF, add_properties, get_object_schema, render_result, select_media
 from handrail.formats.definitions import (
     Definitions,
     Diagnostic,
@@ -32,7 +32,6 @@ from handrail.formats.definitions import (
     build_definitions,
     check_tool_choice,
 )
-from handrail.formats.result_rendering import PDF, render_result, select_media
 from handrail.schema import strict_schema
 from handrail.schema.json_schema_arguments import RawSchema
 from handrail.schema.subschemas import iter_subschemas

@@ -1,12 +1,15 @@
-"""The parts of a tool definition that the formats have in common: the description, the examples and the schema."""
+"""What the formats have in common: the parts of a tool's definition, and the text and the media of its result."""
 
+from collections.abc import Collection
 from typing import Any, Final, cast
 from urllib.parse import unquote
 
 import jsonschema_rs
 
+from handrail.core.media import MediaPart
 from handrail.core.text import compact_json
 from handrail.core.tool import Tool
+from handrail.core.values import ToolResult
 from handrail.errors import UnsupportedToolError, shorten
 from handrail.schema.subschemas import iter_subschemas
 
@@ -86,3 +89,34 @@ def _find_reference(reference: str, root: dict[str, Any]) -> Any:
 def add_properties(schema: dict[str, Any]) -> dict[str, Any]:
     """The schema with `properties`, which the APIs require even for a tool without parameters."""
     return schema if "properties" in schema else {**schema, "properties": {}}
+
+
+PDF: Final = "application/pdf"
+
+
+def select_media(
+    result: ToolResult, *, images: Collection[str], files: Collection[str] = (), with_uri: bool = False
+) -> tuple[MediaPart, ...]:
+    """The media that an API takes, by the MIME types that it names; `with_uri`, also those that it fetches itself."""
+    if not result.media or not result.ok:
+        return ()
+
+    def is_accepted(part: MediaPart) -> bool:
+        has_content = part.data is not None or (with_uri and (part.uri or "").startswith("https://"))
+        return has_content and not part.omitted and part.mime_type.lower() in (*images, *files)
+
+    return tuple(part for part in result.media if is_accepted(part))
+
+
+def render_result(result: ToolResult, attached: Collection[MediaPart] = ()) -> tuple[str, bool]:
+    """The text for the model, and whether it is a failure; an output that JSON cannot hold is one.
+
+    Media are described in the text, but for those that are attached.
+    """
+    text = result.for_model(attached=attached)
+    if result.ok and not isinstance(result.output, str):
+        try:
+            compact_json(result.output)
+        except ValueError:
+            return text, True
+    return text, not result.ok

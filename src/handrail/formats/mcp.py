@@ -12,9 +12,8 @@ from handrail.core.values import ToolCall, ToolResult
 from handrail.errors import ConfigError, UnsupportedToolError
 from handrail.formats import names
 from handrail.formats.call_parsing import build_call, decode_calls, get_field, to_json_text
-from handrail.formats.definition_parts import check_schema, render_description
+from handrail.formats.definition_parts import check_schema, render_description, render_result
 from handrail.formats.definitions import Definitions, RenderedTool, ToolChoiceMode, build_definitions
-from handrail.formats.result_rendering import render_result
 
 if TYPE_CHECKING:
     from typing import NoReturn

@@ -3,13 +3,18 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from msgspec import Struct
+
 from handrail.core.tool import Tool
 from handrail.core.values import ToolCall, ToolResult
 from handrail.formats import names
 from handrail.formats.call_parsing import build_call, decode_calls, get_field, get_index, get_items, get_text, to_plain
-from handrail.formats.definition_parts import render_description
+from handrail.formats.definition_parts import add_properties, get_object_schema, render_description
 from handrail.formats.definitions import Definitions, RenderedTool, ToolChoiceMode, build_definitions, check_tool_choice
-from handrail.formats.openai_parameters import build_parameters
+from handrail.formats.names import Decode
+from handrail.schema import strict_schema
+from handrail.schema.schema_nodes import get_types
+from handrail.schema.subschemas import map_children
 
 if TYPE_CHECKING:
     from openai.types.chat import (
@@ -158,3 +163,41 @@ def _message_from_chunks(chunks: Sequence[Any]) -> Any:
             for call in calls
         ]
     return message
+
+
+class Parameters(Struct, frozen=True, kw_only=True):
+    """A tool's schema, rendered for OpenAI."""
+
+    schema: dict[str, Any]
+    strict: bool
+    decode: Decode | None = None
+    notes: tuple[str, ...] = ()
+
+
+def build_parameters(tool: Tool[..., Any]) -> Parameters:
+    """Render the schema, in strict mode if the tool asks for it and strict mode can represent the schema."""
+    schema = get_object_schema(tool)
+    if not tool.strict:
+        return Parameters(schema=to_non_strict(schema), strict=False)
+    try:
+        lowered = strict_schema.lower(schema, strict_schema.OPENAI)
+    except strict_schema.NotRepresentable as reason:
+        return Parameters(schema=to_non_strict(schema), strict=False, notes=(f"is sent without strict mode: {reason}",))
+    return Parameters(
+        schema=lowered.schema,
+        strict=True,
+        decode=lowered.decode,
+        notes=(*(f"checked here only: {constraint}" for constraint in lowered.lost), *lowered.closed_notes),
+    )
+
+
+def to_non_strict(schema: dict[str, Any]) -> dict[str, Any]:
+    """The schema of a non-strict tool. Every array gets `items`, which the API requires."""
+
+    def add_items(node: Any) -> Any:
+        if not isinstance(node, dict):
+            return node
+        copy = map_children(cast(dict[str, Any], node), lambda _, child: add_items(child))
+        return {**copy, "items": {}} if "items" not in copy and "array" in (get_types(copy) or ()) else copy
+
+    return add_properties(add_items(schema))

@@ -12,7 +12,7 @@ from handrail.formats import names
 from handrail.formats.call_parsing import decode_calls, get_field, get_items, get_text
 from handrail.formats.definition_parts import get_object_schema, render_description
 from handrail.formats.definitions import Definitions, RenderedTool, ToolChoiceMode, build_definitions, check_tool_choice
-from handrail.formats.openai_parameters import to_non_strict
+from handrail.formats.openai_chat import to_non_strict
 from handrail.formats.openai_responses import call_from_item
 
 if TYPE_CHECKING:

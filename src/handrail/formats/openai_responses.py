@@ -8,10 +8,9 @@ from handrail.core.tool import Tool
 from handrail.core.values import ToolCall, ToolResult
 from handrail.formats import names
 from handrail.formats.call_parsing import build_call, decode_calls, get_field, get_index, get_items, get_text, to_plain
-from handrail.formats.definition_parts import render_description
+from handrail.formats.definition_parts import PDF, render_description, select_media
 from handrail.formats.definitions import Definitions, RenderedTool, ToolChoiceMode, build_definitions, check_tool_choice
-from handrail.formats.openai_parameters import build_parameters
-from handrail.formats.result_rendering import PDF, select_media
+from handrail.formats.openai_chat import build_parameters
 
 if TYPE_CHECKING:
     from openai.types.responses import FunctionToolParam, ResponseInputItemParam

@@ -20,7 +20,7 @@ from handrail.core.tool import Tool
 from handrail.errors import ConfigError, shorten
 from handrail.execute.budget import Budget
 from handrail.execute.executor import Executor
-from handrail.execute.executor_store import Store
+from handrail.execute.executor_parts import Store
 from handrail.execute.ledger import Ledger
 from handrail.guide.agent_tools import AgentTools, suggest_name
 from handrail.guide.compiled_agent import (

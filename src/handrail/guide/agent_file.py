@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Protocol, cast
 import pydantic
 from msgspec import Struct
 
-from handrail.core.suggestions import suggest
+from handrail.core.text import suggest
 from handrail.core.yaml_reader import YamlPath, YamlReader, find_surprise, read_config_file
 from handrail.errors import ConfigError
 from handrail.guide.journeys import Journey

@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, cast
 
-from handrail.core.suggestions import suggest
+from handrail.core.text import suggest
 from handrail.core.tool import Tool
 from handrail.define.build import as_tool, build_tool
 from handrail.errors import ConfigError, ToolError, shorten

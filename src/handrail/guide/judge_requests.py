@@ -16,8 +16,7 @@ from handrail.core.time_budget import TimeBudget
 from handrail.core.value_mentions import contains_words
 from handrail.errors import BadResponseError, ConfigError, ProviderError, RefusalError, must_propagate, shorten
 from handrail.guide.compiled_agent import Guide, Retriever, Variable
-from handrail.guide.evidence import EvidenceSources
-from handrail.guide.parameters import GuidedTool, add_choices, call_function, resolve_choices
+from handrail.guide.parameters import EvidenceSources, GuidedTool, add_choices, call_function, resolve_choices
 from handrail.guide.values import CandidateTool, Draft, Guideline, GuidelineMatch, Judge, Plan, PlanRequest, ToolVerdict
 from handrail.guide.verdicts import MalformedResponse, check_plan
 from handrail.providers.messages import Message, ToolMessage, UserMessage

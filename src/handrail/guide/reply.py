@@ -12,9 +12,9 @@ from handrail.core.values import ToolCall, ToolResult
 from handrail.errors import ProviderError, shorten
 from handrail.formats.call_parsing import parse_object
 from handrail.guide.compiled_agent import Guide
+from handrail.guide.confirmation import add_read_back, format_value
 from handrail.guide.judge_requests import JudgeClient, NoResponse
 from handrail.guide.parameters import GuidedTool
-from handrail.guide.read_back import add_read_back, format_value
 from handrail.guide.reply_checks import add_not_done, find_problem, list_committed
 from handrail.guide.templates import fill_templates
 from handrail.guide.trace import ReplyTrace

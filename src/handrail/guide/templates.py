@@ -7,7 +7,7 @@ from typing import Any, Final, Literal, cast
 from msgspec import Struct, structs
 from pydantic_core import from_json
 
-from handrail.core.suggestions import suggest
+from handrail.core.text import suggest
 from handrail.core.values import ToolResult
 from handrail.errors import ConfigError, shorten
 

@@ -22,7 +22,14 @@ from handrail.errors import ApprovalError, ProviderError, RefusalError, shorten
 from handrail.formats.call_parsing import parse_object
 from handrail.guide.active_guidelines import ActiveGuidelines
 from handrail.guide.compiled_agent import MAX_TEXT, Guide
-from handrail.guide.confirmation import PendingDecision, decide_pending, find_approval_state, find_objection
+from handrail.guide.confirmation import (
+    PendingDecision,
+    add_read_back,
+    decide_pending,
+    find_approval_state,
+    find_objection,
+    format_read_back,
+)
 from handrail.guide.judge_requests import (
     JudgeClient,
     Planner,
@@ -33,7 +40,6 @@ from handrail.guide.judge_requests import (
     retrieve,
 )
 from handrail.guide.parameters import call_function
-from handrail.guide.read_back import add_read_back, format_read_back
 from handrail.guide.reply import ReplyWriter, WrittenReply, describe_outcome
 from handrail.guide.trace import Recorder, TurnTrace
 from handrail.guide.values import Guideline, Judge, Plan, PlanRequest, ReplyRequest, ToolInsights

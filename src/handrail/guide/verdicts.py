@@ -15,9 +15,15 @@ from handrail.core.values import ToolCall
 from handrail.errors import InvalidArgumentsError, ToolError, shorten
 from handrail.formats.call_parsing import parse_object
 from handrail.guide.compiled_agent import RANK, Guide
-from handrail.guide.evidence import EvidenceSources, find_missing_evidence, is_known
 from handrail.guide.journeys import CallOrder
-from handrail.guide.parameters import GuidedTool, adapt_value, read_enum
+from handrail.guide.parameters import (
+    EvidenceSources,
+    GuidedTool,
+    adapt_value,
+    find_missing_evidence,
+    is_known,
+    read_enum,
+)
 from handrail.guide.reply_checks import names_hidden
 from handrail.guide.values import (
     GuidelineMatch,

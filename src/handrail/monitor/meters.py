@@ -7,8 +7,7 @@ from handrail.core.values import ToolCall
 from handrail.errors import MissingExtraError
 from handrail.monitor import genai
 from handrail.monitor.calls import CallIdentity
-from handrail.monitor.labels import LabelLimit, find_tool_label
-from handrail.monitor.metrics import DURATION_BUCKETS
+from handrail.monitor.metrics import DURATION_BUCKETS, LabelLimit, find_tool_label
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider

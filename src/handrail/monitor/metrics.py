@@ -3,23 +3,23 @@
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
 from msgspec import Struct
 
 from handrail.core import events
 from handrail.core.events import Event
-from handrail.core.values import ToolCall
-from handrail.errors import ConfigError, MissingExtraError
+from handrail.core.values import ToolCall, ToolResult
+from handrail.errors import ConfigError, MissingExtraError, shorten
 from handrail.monitor.calls import CallIdentity
-from handrail.monitor.labels import Children, LabelLimit, find_tool_label
-from handrail.monitor.phone_metrics import PhoneMetrics
+from handrail.phone.events import PhoneCallEnded, ResultSpoken
 
 if TYPE_CHECKING:
-    from prometheus_client import CollectorRegistry
+    from prometheus_client import CollectorRegistry, Counter, Histogram
+    from prometheus_client.metrics import MetricWrapperBase
 
 DURATION_BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 """The upper bounds of the histograms, in seconds."""
@@ -29,6 +29,58 @@ _MAX_KEPT: Final = 10_000
 _OUTCOMES: Final = ("succeeded", "failed", "refused", "cancelled")
 _MULTIPROCESS: Final = ("PROMETHEUS_MULTIPROC_DIR", "prometheus_multiproc_dir")
 """Set if the client writes its values to files, for other processes: then a function cannot give one."""
+
+
+M = TypeVar("M", bound="MetricWrapperBase")
+
+OTHER: Final = "other"
+UNKNOWN: Final = "unknown"
+"""The label of every tool that does not exist: a model can invent any number of names."""
+
+
+class LabelLimit:
+    """Returns the first `max_labels` names unchanged, and `other` for all further names."""
+
+    __slots__ = ("_lock", "_max_labels", "_names")
+
+    def __init__(self, max_labels: int) -> None:
+        self._max_labels = max_labels
+        self._names: dict[str, str] = {}
+        self._lock = threading.Lock()
+
+    def __call__(self, name: str) -> str:
+        """Return the label of a name."""
+        label = self._names.get(name)
+        if label is not None:
+            return label
+        with self._lock:
+            if name not in self._names and len(self._names) >= self._max_labels:
+                return OTHER
+            # Half of a surrogate pair, which a model can write in JSON, would fail every later scrape.
+            text = name.encode("utf-8", "replace").decode()
+            return self._names.setdefault(name, shorten(text, 100))
+
+
+class Children(Generic[M]):
+    """The children of one metric by their labels, kept: `labels()` costs three times as much as an increment."""
+
+    __slots__ = ("_children", "_metric")
+
+    def __init__(self, metric: M) -> None:
+        self._metric = metric
+        self._children: dict[tuple[str, ...], M] = {}
+
+    def __call__(self, *labels: str) -> M:
+        """Return the child with these labels."""
+        child = self._children.get(labels)
+        if child is None:
+            child = self._children[labels] = self._metric.labels(*labels)
+        return child
+
+
+def find_tool_label(call: ToolCall, result: ToolResult) -> str:
+    """Return the tool's name, or `unknown` if there is no such tool."""
+    return UNKNOWN if result.error is not None and result.error.code == "tool_not_found" else call.name
 
 
 class Metrics:
@@ -260,3 +312,67 @@ def _find_recorder(registry: "CollectorRegistry", settings: _Settings) -> _Recor
                 "Pass the same ones, or a registry of its own."
             )
         return recorder
+
+
+class _CreateCounter(Protocol):
+    def __call__(self, name: str, text: str, /, *labels: str) -> "Children[Counter]": ...
+
+
+class _CreateHistogram(Protocol):
+    def __call__(self, name: str, text: str, /, *labels: str) -> "Children[Histogram]": ...
+
+
+class PhoneMetrics:
+    """Counts the events of phone calls."""
+
+    def __init__(
+        self,
+        count: _CreateCounter,
+        measure: _CreateHistogram,
+        *,
+        tools: LabelLimit,
+        tenants: LabelLimit,
+        codes: LabelLimit,
+    ) -> None:
+        self._tools = tools
+        self._tenants = tenants
+        self._codes = codes
+        self._voices = measure(
+            "handrail_time_to_voice_seconds",
+            "Time from a tool call to the first audio of a response with its result.",
+            "tool",
+            "tenant",
+        )
+        self._calls = count(
+            "handrail_phone_calls_total", "Finished phone calls, by the reason of their end.", "tenant", "reason"
+        )
+        self._unanswered = count(
+            "handrail_phone_unanswered_total", "Tool calls of phone calls that got no output.", "tenant"
+        )
+        self._never_spoken = count("handrail_phone_never_spoken_total", "Results that were never spoken.", "tenant")
+        self._cut_off = count(
+            "handrail_phone_cut_off_total",
+            "Tool calls whose output or response was missing when the phone call ended.",
+            "tenant",
+        )
+        self._tokens = count("handrail_phone_tokens_total", "Tokens of phone calls, by kind.", "tenant", "kind")
+        self.recorders: Mapping[type[Event], Callable[[Any], None]] = {
+            ResultSpoken: self._record_spoken,
+            PhoneCallEnded: self._record_end,
+        }
+        """What records an event, by its type."""
+
+    def _record_spoken(self, event: ResultSpoken) -> None:
+        self._voices(self._tools(event.tool_name), self._find_tenant(event)).observe(event.seconds)
+
+    def _record_end(self, event: PhoneCallEnded) -> None:
+        tenant = self._find_tenant(event)
+        self._calls(tenant, self._codes(event.reason)).inc()
+        self._unanswered(tenant).inc(event.unanswered)
+        self._never_spoken(tenant).inc(event.never_spoken)
+        self._cut_off(tenant).inc(event.cut_off)
+        for kind, number in event.usage.items():
+            self._tokens(tenant, self._codes(kind)).inc(number)
+
+    def _find_tenant(self, event: Event) -> str:
+        return "" if event.tenant_id is None else self._tenants(event.tenant_id)

@@ -6,8 +6,13 @@ from typing import Any, Generic, Protocol
 
 from typing_extensions import TypeVar
 
-from handrail.define.openai_definition import tool_def_for_chat_completions_api, tool_def_for_responses_api
-from handrail.define.tool_class import ContextIn, ContextOut, LLMFunctionTool
+from handrail.define.tool_class import (
+    ContextIn,
+    ContextOut,
+    LLMFunctionTool,
+    tool_def_for_chat_completions_api,
+    tool_def_for_responses_api,
+)
 from handrail.define.toolcall_values import (
     AnyToolCall,
     StandardToolCall,

@@ -5,8 +5,15 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol
 
 from typing_extensions import TypeVar
 
-from handrail.define.openai_definition import tool_def_for_chat_completions_api, tool_def_for_responses_api
-from handrail.define.tool_class import ContextIn, ContextOut, FunctionToolModel, build_success_result, validate_call
+from handrail.define.tool_class import (
+    ContextIn,
+    ContextOut,
+    FunctionToolModel,
+    build_success_result,
+    tool_def_for_chat_completions_api,
+    tool_def_for_responses_api,
+    validate_call,
+)
 from handrail.define.toolcall_values import (
     AnyToolCall,
     StandardToolCall,

@@ -6,10 +6,9 @@ from handrail.core.lazy_loading import build_getattr
 
 if TYPE_CHECKING:
     from handrail.phone.call_limits import MachineOptions
-    from handrail.phone.call_setup import CallSetup, Reject
+    from handrail.phone.call_setup import CallSetup, IncomingCall, Reject
     from handrail.phone.events import PhoneCallEnded, ResultSpoken, SpeechTranscribed
     from handrail.phone.gateway import PhoneGateway, PhoneStore
-    from handrail.phone.incoming_call import IncomingCall
     from handrail.phone.recording import Replay, replay
     from handrail.phone.session import CallSession
     from handrail.phone.transcript import SpokenLine, read_transcript
@@ -46,7 +45,7 @@ _ON_FIRST_USE = {
     "CallSession": "handrail.phone.session",
     "CallSetup": "handrail.phone.call_setup",
     "ConnectionLost": "handrail.phone.transport",
-    "IncomingCall": "handrail.phone.incoming_call",
+    "IncomingCall": "handrail.phone.call_setup",
     "MachineOptions": "handrail.phone.call_limits",
     "PhoneCallEnded": "handrail.phone.events",
     "PhoneGateway": "handrail.phone.gateway",

@@ -2,7 +2,7 @@
 
 from msgspec import Struct
 
-from handrail.phone.incoming_call import IncomingCall
+from handrail.phone.call_setup import IncomingCall
 from handrail.tenants.config import TenantConfig
 
 NOT_FOUND, UNAVAILABLE, BUSY = 404, 480, 486

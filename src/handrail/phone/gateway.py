@@ -16,12 +16,20 @@ from handrail.core.events import Listener, LogEvent
 from handrail.core.log import log
 from handrail.core.redact import Redactor
 from handrail.errors import ConfigError
-from handrail.execute.executor_store import Store
+from handrail.execute.executor_parts import Store
 from handrail.phone.admission import UNAVAILABLE, CallRefusal, admit_call
 from handrail.phone.call_limits import MachineOptions
-from handrail.phone.call_setup import CallSetup, Prepare, Reject, apply_hours, describe_session, prepare_call
+from handrail.phone.call_setup import (
+    CallSetup,
+    IncomingCall,
+    Prepare,
+    Reject,
+    apply_hours,
+    describe_session,
+    prepare_call,
+    read_header_numbers,
+)
 from handrail.phone.events import Listeners
-from handrail.phone.incoming_call import IncomingCall, read_header_numbers
 from handrail.phone.recording import CallRecorder
 from handrail.phone.session import CallSession
 from handrail.phone.tenant_executors import TenantExecutors

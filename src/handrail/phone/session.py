@@ -18,19 +18,18 @@ from handrail.errors import ToolError
 from handrail.execute.executor import Executor
 from handrail.phone import signals as s
 from handrail.phone.call_limits import MachineOptions
+from handrail.phone.call_setup import IncomingCall
 from handrail.phone.events import CallLog, PhoneCallEnded, SpeechTranscribed
-from handrail.phone.incoming_call import IncomingCall
 from handrail.phone.realtime import RealtimeAdapter, parse_event
 from handrail.phone.recording import CallRecorder
 from handrail.phone.state_machine import CallMachine
-from handrail.phone.tool_requests import ToolRequests
-from handrail.phone.tool_runner import ToolRunner
+from handrail.phone.tool_runner import ToolRequests, ToolRunner
 from handrail.phone.transcript import SpokenLine, Transcript
 from handrail.phone.transport import ConnectionLost, Sideband, Transport
 from handrail.tenants.call_control import TransferOutcome
 from handrail.tenants.config import TenantConfig, replace_label
-from handrail.tenants.features.request_transfer import resolve_destination
 from handrail.tenants.phone_addresses import normalise_target
+from handrail.tenants.request_transfer import resolve_destination
 from handrail.tenants.tool_builder import ToolBuildResult
 
 _SEND_TIMEOUT = 10.0

@@ -14,7 +14,7 @@ from msgspec import Struct, structs
 from pydantic_core import from_json
 
 from handrail.core.log import log
-from handrail.phone.incoming_call import IncomingCall, read_incoming
+from handrail.phone.call_setup import IncomingCall, read_incoming
 
 Headers = Mapping[str, str] | Iterable[tuple[str, str]]
 Verify = Callable[[bytes, dict[str, str]], object]

@@ -15,7 +15,7 @@ from handrail.errors import ConfigError, MissingExtraError
 from handrail.formats import gemini as wire
 from handrail.formats import names
 from handrail.formats.call_parsing import get_field
-from handrail.formats.gemini_stream import get_camel_field
+from handrail.formats.gemini import get_camel_field
 from handrail.providers.endpoints import NO_KEY, Endpoint, ProviderInfo
 from handrail.providers.message_conversion import (
     CONTINUE,

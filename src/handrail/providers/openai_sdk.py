@@ -4,7 +4,7 @@ from typing import Any, Final
 
 from handrail.core.log import quiet_library
 from handrail.errors import MissingExtraError
-from handrail.formats.openai_parameters import to_non_strict
+from handrail.formats.openai_chat import to_non_strict
 from handrail.providers.endpoints import NO_KEY, Endpoint, ProviderInfo
 from handrail.providers.provider_errors import read_stainless_error
 from handrail.providers.response_schema import ResponseSchema

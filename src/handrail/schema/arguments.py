@@ -14,12 +14,34 @@ from pydantic_core import PydanticSerializationError, ValidationError, to_jsonab
 from typing_extensions import TypedDict
 
 from handrail.core.text import canonical_json, normalize_canonical
-from handrail.core.tool import ArgumentParsers
-from handrail.core.unwritable_arguments import find_hidden_field
+from handrail.core.tool import ArgumentParsers, find_hidden_field
 from handrail.errors import ToolArgsParseError
 from handrail.schema import validation_errors
-from handrail.schema.number_text import NumberText, write_json
 from handrail.schema.pydantic_schema import generate_input_schema
+
+
+class NumberText(str):
+    """A number as the model wrote it; a float would lose the digits of a Decimal."""
+
+    __slots__ = ()
+
+
+def write_json(value: Any) -> str:
+    """Write a JSON value whose numbers may be `NumberText`."""
+    match value:
+        case NumberText():
+            return str(value)
+        case dict():
+            members = cast(dict[str, Any], value).items()
+            return "{" + ",".join(f"{write_json(name)}:{write_json(member)}" for name, member in members) + "}"
+        case list():
+            return "[" + ",".join(write_json(item) for item in cast(list[Any], value)) + "]"
+        case str():
+            # A lone surrogate stays an escape, which the parser refuses.
+            return json.dumps(value, ensure_ascii=any("\ud800" <= char <= "\udfff" for char in value))
+        case _:
+            return json.dumps(value)
+
 
 # Pydantic loads its parts on first use. Naming them as attributes (`pydantic.TypeAdapter`) instead of importing them
 # keeps `from handrail import tool` about as cheap as `import pydantic`.

@@ -7,8 +7,7 @@ from typing import Any, cast
 from msgspec import Struct, field
 
 from handrail.errors import ToolArgsParseError
-from handrail.schema.arguments import refuse_ambiguous
-from handrail.schema.number_text import NumberText, write_json
+from handrail.schema.arguments import NumberText, refuse_ambiguous, write_json
 from handrail.schema.schema_nodes import (
     can_be_omitted,
     get_branches,

@@ -1,10 +1,12 @@
-"""`build_app`: the gateway and its console as an ASGI app."""
+"""`build_app`: the gateway, its console and its API as an ASGI app."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final
 
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.requests import Request
@@ -14,13 +16,15 @@ from starlette.staticfiles import StaticFiles
 
 from handrail.core.log import log
 from handrail.core.values import Approval
+from handrail.core.version import __version__
 from handrail.errors import ConfigError, StoreError
 from handrail.execute.executor import Executor
 from handrail.execute.worker import Worker
 from handrail.serve.access import Access
-from handrail.serve.api.fastapi_app import build_api
+from handrail.serve.api import audit_and_erasure, calls, decisions, operations, sessions, tenants, tools
+from handrail.serve.api.error_responses import add_error_handlers
 from handrail.serve.api.key_scope import Service
-from handrail.serve.api.request_limits import ApiLimits
+from handrail.serve.api.request_limits import ApiGate, ApiLimits
 from handrail.serve.api.turns import Conversations, ServedAgent
 from handrail.serve.audit_feed import AuditFeed
 from handrail.serve.chat_pages import ChatPages
@@ -259,3 +263,45 @@ async def _show_store_error(request: Request, error: Exception) -> Response:
         return PlainTextResponse(error.message, status_code=503)
     text = "The database does not answer. Whether your last action was recorded is not known: reload the page and look."
     return PlainTextResponse(text, status_code=503, headers={"Retry-After": "5"})
+
+
+_NO_KEY = ("/health", "/ready", "/phone/webhook")
+
+
+def build_api(service: Service, *, limits: ApiLimits, title: str) -> ApiGate:
+    """The API of a service, to mount; its paths are below the mount."""
+    api = FastAPI(
+        title=f"{title}: tools over HTTP",
+        version=__version__,
+        docs_url=None,  # They load scripts from another host.
+        redoc_url=None,
+        redirect_slashes=False,
+    )
+    api.state.service = service
+    add_error_handlers(api)
+    for module in (calls, decisions, audit_and_erasure, tenants, tools):
+        api.include_router(module.build_router())
+    api.include_router(operations.build_router(service))
+    if service.conversations is not None:
+        api.include_router(sessions.build_router(service, service.conversations, json_timeout=limits.request_timeout))
+
+    def describe() -> dict[str, Any]:
+        if api.openapi_schema is None:
+            api.openapi_schema = _describe_api(api)
+        return api.openapi_schema
+
+    api.openapi = describe
+    return ApiGate(api, service.access, limits)
+
+
+def _describe_api(api: FastAPI) -> dict[str, Any]:
+    """The OpenAPI document, with the bodies that are read by hand, and the key that every other route needs."""
+    document = get_openapi(title=api.title, version=api.version, routes=api.routes)
+    parts = document.setdefault("components", {})
+    parts.setdefault("schemas", {})["Call"] = calls.CallBody.model_json_schema()
+    parts["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer", "bearerFormat": "hrk_…"}}
+    for path, methods in document["paths"].items():
+        for operation in methods.values():
+            if path not in _NO_KEY:
+                operation["security"] = [{"key": []}]
+    return document

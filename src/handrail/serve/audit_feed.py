@@ -1,6 +1,9 @@
 """The calls of all processes as they end, read from the audit: one reader for all pages that are open."""
 
 import asyncio
+import hashlib
+import hmac
+import math
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable
@@ -10,6 +13,36 @@ from handrail.core.log import log
 from handrail.errors import HandrailError
 from handrail.store import SqlStore
 from handrail.store.audit_rows import AuditRow
+
+_MAX_SAME_MOMENT: Final = 1_000
+
+
+def write_cursor(store: SqlStore, row: AuditRow) -> str:
+    """The place of a row: a time, and a digest for rows of the same moment."""
+    return f"{row.at!r}:{_digest(store, row)}"
+
+
+async def read_cursor(store: SqlStore, text: str, tenant_id: str | None) -> AuditRow | None:
+    """The row at a place, to ask for the page of older ones; None if the text is no place."""
+    at, _, digest = text.partition(":")
+    try:
+        moment = float(at)
+    except ValueError:
+        return None
+    if not 0 <= moment < 1e11:
+        return None
+    after = math.nextafter(moment, math.inf)
+    rows = await store.audit.query(tenant_id=tenant_id, since=moment, until=after, limit=_MAX_SAME_MOMENT)
+    for row in rows:
+        if _digest(store, row) == digest:
+            return row
+    return AuditRow(writer="", number=0, at=moment, kind="", session_id="")
+
+
+def _digest(store: SqlStore, row: AuditRow) -> str:
+    message = f"audit row\n{row.writer}\n{row.number}".encode()
+    return hmac.new(store.ledger.digest_key, message, hashlib.sha256).hexdigest()[:16]
+
 
 MAX_STREAMS: Final = 500
 MAX_STREAMS_PER_TENANT: Final = 250

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError
 
 from handrail.core.secrets import resolve_reference
-from handrail.core.suggestions import suggest
+from handrail.core.text import suggest
 from handrail.core.yaml_reader import YamlPath, YamlReader, read_config_file
 from handrail.errors import ConfigError
 from handrail.serve.mcp_calls import MAX_APPROVAL_WAIT

@@ -18,9 +18,8 @@ from handrail.serve.access import BrowserSession
 from handrail.serve.api.key_scope import Service, clean
 from handrail.serve.api.tools import RENDERERS
 from handrail.serve.call_report import describe_decision
-from handrail.serve.console import Console
+from handrail.serve.console import Console, choose_badge
 from handrail.serve.policy_replay import replay_policy
-from handrail.serve.rendering import choose_badge
 from handrail.sources.pins import PinDifference
 from handrail.store.audit_rows import AuditRow
 

@@ -20,8 +20,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects import postgresql, sqlite
 
 from handrail.authorize.approvals import ApprovalSubject
-from handrail.store.clock import HOST_CLOCK, get_skew
-from handrail.store.tables import OPEN, PENDING, QUESTION
+from handrail.store.tables import HOST_CLOCK, OPEN, PENDING, QUESTION, get_skew
 from handrail.store.tables import approvals as table
 
 TIMES: Final = ("created_at", "expires_at", "decided_at")

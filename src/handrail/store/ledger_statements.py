@@ -32,10 +32,9 @@ from sqlalchemy import (
 from sqlalchemy.dialects import postgresql, sqlite
 
 from handrail.store.approval_statements import build_consume
-from handrail.store.clock import DATABASE_CLOCK, HOST_CLOCK, get_clock
 from handrail.store.erasure import withhold_erased
 from handrail.store.stored_call_statements import WorkStatements, build_closed
-from handrail.store.tables import UNSETTLED, approvals, work
+from handrail.store.tables import DATABASE_CLOCK, HOST_CLOCK, UNSETTLED, approvals, get_clock, work
 from handrail.store.tables import audit as audit_table
 from handrail.store.tables import ledger as table
 

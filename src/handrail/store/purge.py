@@ -9,9 +9,19 @@ from sqlalchemy import ColumnElement, Table, delete, literal, select, tuple_
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.sql.dml import ReturningDelete
 
-from handrail.store.clock import get_clock
 from handrail.store.database import Database
-from handrail.store.tables import AUDIT_PURGED, approvals, audit, deliveries, ledger, messages, sessions, settings, work
+from handrail.store.tables import (
+    AUDIT_PURGED,
+    approvals,
+    audit,
+    deliveries,
+    get_clock,
+    ledger,
+    messages,
+    sessions,
+    settings,
+    work,
+)
 from handrail.store.transactions import Transaction
 
 _ROWS: Final = 1_000

@@ -19,15 +19,22 @@ from handrail.core.values import Decision, ToolCall
 from handrail.errors import ConfigError, StoreError
 from handrail.execute.delivery import Delivery, Handle
 from handrail.execute.ledger import Entry
-from handrail.execute.recorded_result import RecordedResult
+from handrail.execute.recorded_result import RecordedResult, decode_record, encode_record
 from handrail.execute.running import start_task
 from handrail.execute.scheduler import CallRef
-from handrail.execute.stored_calls import ObservedLease, WaitForEnd, WorkItem, WorkState, send_item
-from handrail.execute.worker_notices import CallNotice, NoticeBoard, OnNotice
+from handrail.execute.stored_calls import (
+    CallNotice,
+    NoticeBoard,
+    ObservedLease,
+    OnNotice,
+    WaitForEnd,
+    WorkItem,
+    WorkState,
+    send_item,
+)
 from handrail.store.database import Database, build_engine
 from handrail.store.encryption import Cipher
 from handrail.store.ledger_statements import build_unknown
-from handrail.store.records import decode_record, encode_record
 from handrail.store.stored_call_statements import COLUMNS, WorkStatements
 from handrail.store.transactions import Transaction
 

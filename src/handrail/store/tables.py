@@ -8,6 +8,7 @@ from sqlalchemy import (
     Boolean,
     CheckConstraint,
     Column,
+    ColumnElement,
     Connection,
     Double,
     Index,
@@ -17,7 +18,10 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    bindparam,
+    func,
     inspect,
+    literal_column,
     text,
 )
 
@@ -361,3 +365,22 @@ def read_revision(connection: Connection) -> str | None:
     if not inspect(connection).has_table(VERSION_TABLE):
         return None
     return connection.execute(text(f"SELECT version_num FROM {VERSION_TABLE}")).scalar()
+
+
+HOST_CLOCK: Final[ColumnElement[float]] = bindparam("now", type_=Double())
+"""The time of this process, which is given with every statement as `now`."""
+_STATEMENT_CLOCK: Final = literal_column("extract(epoch FROM statement_timestamp())::double precision", Double)
+"""The same for a whole statement, so that an index can be searched for it."""
+DATABASE_CLOCK: Final[ColumnElement[float]] = literal_column(
+    "extract(epoch FROM clock_timestamp())::double precision", Double
+)
+
+
+def get_clock(*, is_sqlite: bool) -> ColumnElement[float]:
+    """The time that leases are measured by."""
+    return HOST_CLOCK if is_sqlite else DATABASE_CLOCK
+
+
+def get_skew(*, is_sqlite: bool) -> ColumnElement[float]:
+    """How many whole seconds the clock of the database is ahead of this process's; SQLite has none of its own."""
+    return literal_column("0.0", Double) if is_sqlite else func.round(_STATEMENT_CLOCK - HOST_CLOCK, type_=Double)

@@ -16,22 +16,19 @@ from handrail.define.build import as_tool
 from handrail.errors import ConfigError, ToolBuildError
 from handrail.guide.values import Guideline
 from handrail.tenants.built_tool import BuiltTool, NoTool
+from handrail.tenants.call_tools import COLLECT_DIGITS, END_CALL, build_collect_digits, build_end_call
 from handrail.tenants.config import Features, FunctionChoice, TenantConfig
-from handrail.tenants.features import collect_digits, end_call, request_transfer
 from handrail.tenants.guidelines import keep_built
+from handrail.tenants.request_transfer import REQUEST_TRANSFER, build_request_transfer
 
 Builder = Callable[[TenantConfig], Any]
 """`builder(cfg) -> Tool | BuiltTool | NoTool | None`; anything tool-shaped is taken as a tool."""
 WrapTools = Callable[[Sequence[Tool[..., Any]]], Iterable[Tool[..., Any]]]
 TenantToolChoice = Literal["auto", "none", "required"] | dict[str, str]
 
-_CALL_TOOLS: Final = (
-    request_transfer.build_request_transfer,
-    end_call.build_end_call,
-    collect_digits.build_collect_digits,
-)
+_CALL_TOOLS: Final = (build_request_transfer, build_end_call, build_collect_digits)
 """Builders whose tools steer the phone call."""
-CALL_TOOL_NAMES: Final = frozenset((request_transfer.NAME, end_call.NAME, collect_digits.NAME))
+CALL_TOOL_NAMES: Final = frozenset((REQUEST_TRANSFER, END_CALL, COLLECT_DIGITS))
 """The tools that steer a phone call, and mean nothing without one."""
 
 

@@ -26,7 +26,6 @@ from handrail.testing.servers.rules import (
     gemini,
     openai_chat,
     openai_responses,
-    openai_schema,
 )
 from handrail.testing.servers.rules import openai as openai_rules
 from tests.testing.servers.wire import post
@@ -222,7 +221,7 @@ def test_the_servers_import_nothing_else_of_handrail() -> None:
         openai_rules.key_is_sent,
         openai_rules.name_is_valid,
         openai_rules.names_are_unique,
-        *openai_schema.STRICT,
+        *openai_rules.STRICT,
         *anthropic_messages.RULES,
         anthropic_messages.key_is_sent,
         anthropic_messages.version_is_sent,

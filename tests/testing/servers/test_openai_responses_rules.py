@@ -9,7 +9,7 @@ from openai import OpenAI
 from handrail.testing.servers import OpenAIServer, text
 from handrail.testing.servers.rules import openai as shared
 from handrail.testing.servers.rules import openai_responses as rules
-from handrail.testing.servers.rules.openai_schema import root_is_an_object
+from handrail.testing.servers.rules.openai import root_is_an_object
 from tests.testing.servers.wire import Body, Wrong, post, rules_of, schema, wrong
 
 KEY = {"Authorization": "Bearer test"}

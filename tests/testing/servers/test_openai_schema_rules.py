@@ -8,7 +8,7 @@ import pytest
 from openai import OpenAI
 
 from handrail.testing.servers import OpenAIServer, text
-from handrail.testing.servers.rules import openai_schema as rules
+from handrail.testing.servers.rules import openai as rules
 from handrail.testing.servers.rules.schemas import is_malformed
 from tests.testing.servers.wire import Body, Wrong, rules_of, schema, wrong
 

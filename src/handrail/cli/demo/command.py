@@ -8,8 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, TypeVar
 
-from handrail.cli.demo.bank import Bank
-from handrail.cli.demo.failures import CALL, CONTEXT, FAILURES, Demonstration
+from handrail.cli.demo.failures import CALL, CONTEXT, FAILURES, Bank, Demonstration
 from handrail.core.log import silence_log
 from handrail.core.values import ToolResult
 from handrail.errors import ConfigError

@@ -10,7 +10,7 @@ from handrail.core.consent import read_answer
 from handrail.core.tool import Tool
 from handrail.define.build import build_tool
 from handrail.errors import ToolError
-from handrail.guide.read_back import format_read_back
+from handrail.guide.confirmation import format_read_back
 from handrail.guide.reply import build_plain_reply
 from handrail.guide.values import CandidateTool, Draft, GuidelineMatch, Plan, PlanRequest, ReplyRequest, ToolVerdict
 from handrail.models.embedding import Embedding

@@ -10,8 +10,8 @@ from handrail.core.text import compact_json
 from handrail.core.values import ToolCall
 from handrail.errors import BadResponseError
 from handrail.formats.call_parsing import parse_object
+from handrail.guide.confirmation import list_shown_arguments
 from handrail.guide.parameters import list_types
-from handrail.guide.read_back import list_shown_arguments
 from handrail.guide.values import (
     CandidateTool,
     Claim,

@@ -21,7 +21,7 @@ from handrail.serve.api.error_responses import (
     to_api_error,
 )
 from handrail.serve.api.key_scope import READERS, allow, choose_tenant, clean, get_service
-from handrail.serve.audit_cursor import read_cursor, write_cursor
+from handrail.serve.audit_feed import read_cursor, write_cursor
 from handrail.store.api_keys import ApiKey
 from handrail.store.audit_rows import AuditRow
 

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from handrail.core.context import ToolContext
 from handrail.core.events import LogEvent
-from handrail.core.suggestions import suggest
+from handrail.core.text import suggest
 from handrail.errors import ConfigError
 from handrail.execute.executor import Executor
 from handrail.execute.stored_calls import WorkItem

@@ -16,10 +16,9 @@ from handrail.core.context import ToolContext
 from handrail.core.log import log, quiet_library
 from handrail.core.version import __version__
 from handrail.errors import ConfigError, shorten
-from handrail.sources.mcp.definitions import McpDefinition
+from handrail.sources.mcp.definitions import MAX_LISTED, CheckedStream, McpDefinition
 from handrail.sources.mcp.elicitation import ElicitationHandler
 from handrail.sources.mcp.http import make_client
-from handrail.sources.mcp.listing import MAX_LISTED, CheckedStream
 from handrail.sources.mcp.request_outcome import RequestTrace, current_trace
 from handrail.sources.mcp.server_options import McpServer
 from handrail.sources.mcp.stdio import ServerProcess, open_process

@@ -13,8 +13,7 @@ from handrail.core.secrets import Reference
 from handrail.core.tool import Tool
 from handrail.define.options import NamedToolOptions, normalize_options
 from handrail.errors import ConfigError, SourceError, ToolDefinitionError, shorten
-from handrail.schema.json_schema_arguments import build_from_checked_schema
-from handrail.schema.validation_cost import MAX_CHECKS, is_explosive
+from handrail.schema.json_schema_arguments import MAX_CHECKS, build_from_checked_schema, is_explosive
 from handrail.sources.addresses import AddressRefusedError, RequestNotSentError, find_address_problem
 from handrail.sources.openapi.calls import OperationCall
 from handrail.sources.openapi.credentials import Credentials

@@ -1,7 +1,7 @@
 """Measures how well a provider calls tools, on a fixed set of prompts."""
 
 from handrail.testing.evaluations.domains import DOMAINS, load_domain_prompts
-from handrail.testing.evaluations.evaluate import EvaluationReport, Prompt, Score, Totals, evaluate, load_prompts
+from handrail.testing.evaluations.evaluate import TOOLS, EvaluationReport, Prompt, Score, Totals, evaluate, load_prompts
 from handrail.testing.evaluations.guided import (
     GuidedCase,
     GuidedReport,
@@ -9,7 +9,6 @@ from handrail.testing.evaluations.guided import (
     evaluate_guided,
     load_guided_cases,
 )
-from handrail.testing.evaluations.tools import TOOLS
 
 __all__ = [
     "DOMAINS",

@@ -4,15 +4,12 @@ from .api_refusals import Refused
 from .call_control import ControlResponse
 from .call_record import ErrorRecord, HttpRecord, TimelineEntry, ToolCallRecord, TranscriptLine
 from .engine import SimulatedCall
-from .event_loop_call import LiveCall
 from .protocol_rules import RULES, UNCONFIRMED_RULES, ProtocolRule
-from .report import CallReport, ExpectationResult, Percentiles, Summary, summarise
+from .report import CallReport, ExpectationResult, Percentiles, Summary, format_timeline, summarise
 from .responses import ScriptedRequest
-from .script import FunctionCall, ModelEntry, Script, ScriptError
-from .script_file import load_script
-from .simulator import PhoneSimulator, WebhookRecord, sign_webhook
+from .script import FunctionCall, ModelEntry, Script, ScriptError, load_script
+from .simulator import LiveCall, PhoneSimulator, WebhookRecord, sign_webhook
 from .state import Frame
-from .timeline import format_timeline
 from .warp import run_warped
 
 __all__ = [

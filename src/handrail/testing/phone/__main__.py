@@ -14,8 +14,7 @@ from dataclasses import asdict
 from typing import Any
 
 from .report import Summary, summarise
-from .script import Script, ScriptError
-from .script_file import load_script
+from .script import Script, ScriptError, load_script
 from .simulator import PhoneSimulator
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from .clock import Timer
+from .responses import Voice
 from .script import (
     Barge,
     CallerEntry,
@@ -21,7 +22,6 @@ from .script import (
 )
 from .state import CallState
 from .turns import Turns
-from .voice import Voice
 
 _PAUSE = 0.3
 """How long a polite caller lets pass after the agent's last word."""

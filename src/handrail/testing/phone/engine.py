@@ -8,11 +8,10 @@ from .api_refusals import Refused, check_event, check_item
 from .call_control import ControlResponse, HttpControl
 from .caller import Caller
 from .report import CallReport, build_report
-from .responses import Responses, ScriptedModel
+from .responses import Responses, ScriptedModel, Voice
 from .script import Script, Verb
 from .state import CallState, Frame, Phase
 from .turns import Turns
-from .voice import Voice
 
 _Sides: TypeAlias = dict[str, dict[str, Any] | None]
 

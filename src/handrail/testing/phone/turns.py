@@ -5,9 +5,8 @@ from typing import Any
 
 from .call_record import TranscriptLine
 from .clock import Timer
-from .responses import Creator, Responses
+from .responses import Creator, Responses, Voice
 from .state import CallState
-from .voice import Voice
 
 _EPOCH = 1_700_000_000
 

@@ -4,8 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from .http import Incoming, StrictServer, sse
 from .rules.anthropic_messages import RULES, fields_are_known, key_is_sent, version_is_sent
-from .rules.reading import Field, RequestRefused, as_list, as_map
-from .rules.wording import AnthropicWording
+from .rules.reading import AnthropicWording, Field, RequestRefused, as_list, as_map
 from .script import Error, Reply, ScriptedCall, ScriptedResponse, parse_arguments, pieces
 
 KINDS = {

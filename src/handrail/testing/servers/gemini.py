@@ -5,8 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from .http import Incoming, StrictServer, sse
 from .rules.gemini import RULES, key_is_sent
-from .rules.reading import Field, RequestRefused
-from .rules.wording import GeminiWording
+from .rules.reading import Field, GeminiWording, RequestRefused
 from .script import Error, Reply, ScriptedResponse, parse_arguments, pieces
 
 PATH = re.compile(r"/v1(?:alpha|beta)?/models/(?P<model>[^/:]+):(?P<method>generateContent|streamGenerateContent)")

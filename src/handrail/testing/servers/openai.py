@@ -6,8 +6,7 @@ from typing import Any
 from .http import Incoming, StrictServer, sse
 from .rules import openai_chat, openai_responses
 from .rules.openai import key_is_sent
-from .rules.reading import Field, RequestRefused, as_map
-from .rules.wording import OpenAIWording
+from .rules.reading import Field, OpenAIWording, RequestRefused, as_map
 from .script import Error, Reply, ScriptedCall, ScriptedResponse, pieces
 
 CREATED = 1_700_000_000

@@ -1,8 +1,14 @@
 """What OpenAI Chat Completions refuses."""
 
-from .openai import name_is_valid, names_are_unique, options_need_tools, output_format_is_valid, parts_are
+from .openai import (
+    check_function,
+    name_is_valid,
+    names_are_unique,
+    options_need_tools,
+    output_format_is_valid,
+    parts_are,
+)
 from .openai import stream_options_need_a_stream as stream_options_need_a_stream
-from .openai_schema import check_function
 from .reading import Field, RequestRefused, first_repeated, format_bracketed, words
 
 FIELDS = words(

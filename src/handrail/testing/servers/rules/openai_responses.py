@@ -2,9 +2,8 @@
 
 from collections.abc import Collection, Iterable
 
-from .openai import name_is_valid, names_are_unique, output_format_is_valid, parts_are
+from .openai import check_function, name_is_valid, names_are_unique, output_format_is_valid, parts_are
 from .openai import stream_options_need_a_stream as stream_options_need_a_stream
-from .openai_schema import check_function
 from .reading import Field, RequestRefused, format_bracketed, is_base64, words
 
 FIELDS = words(

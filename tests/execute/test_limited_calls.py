@@ -12,7 +12,7 @@ from handrail import Executor, Policy, Rule, ToolContext, ToolError, ToolFlags, 
 from handrail.core import CallFinished, CallStarted, CircuitBreakerChanged, selectors
 from handrail.errors import CallPausedError
 from handrail.execute import CircuitBreaker, Entry, Limits, RateLimit, Timeouts
-from handrail.execute.limit_checks import ConcurrencyLimit
+from handrail.execute.limits import ConcurrencyLimit
 from tests.execute.helpers import ALLOWED, Book, Heard, Held, at, call, code_of, quiet
 from tests.warped import warped
 

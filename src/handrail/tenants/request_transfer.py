@@ -17,7 +17,7 @@ from handrail.tenants.call_control import CallControl, TransferOutcome, get_call
 from handrail.tenants.config import Destination, TenantConfig, replace_label
 from handrail.tenants.texts import Texts
 
-NAME: Final = "request_transfer"
+REQUEST_TRANSFER: Final = "request_transfer"
 TIMEOUT: Final = 120.0
 """Seconds for the announcement, its playout and the transfer together, and for those of a backup."""
 
@@ -39,7 +39,7 @@ def build_request_transfer(cfg: TenantConfig) -> BuiltTool | NoTool:
         description.append(texts("transfer.announced"))
     tool = build_tool(
         {
-            "name": NAME,
+            "name": REQUEST_TRANSFER,
             "description": " ".join(description),
             "input_schema": parameters,
             "execute": _request_transfer,
@@ -53,9 +53,11 @@ def build_request_transfer(cfg: TenantConfig) -> BuiltTool | NoTool:
         }
     )
     if refer.require_confirmation:
-        rule = Rule.ask(NAME, by="customer", source=cfg.source, reason="the caller has to confirm the transfer")
+        rule = Rule.ask(
+            REQUEST_TRANSFER, by="customer", source=cfg.source, reason="the caller has to confirm the transfer"
+        )
     else:
-        rule = Rule.allow(NAME, source=cfg.source)
+        rule = Rule.allow(REQUEST_TRANSFER, source=cfg.source)
     return BuiltTool(
         tool=tool,
         rules=(rule,),
@@ -63,7 +65,7 @@ def build_request_transfer(cfg: TenantConfig) -> BuiltTool | NoTool:
         log=(
             ("tool_builder_refer_destinations_selected", {"destination_ids": ids}),
             ("tool_builder_refer_parameters_built", {"destination_ids": ids, "required": parameters["required"]}),
-            ("tool_builder_refer_tool_definition_built", {"tool": NAME, "destination_ids": ids}),
+            ("tool_builder_refer_tool_definition_built", {"tool": REQUEST_TRANSFER, "destination_ids": ids}),
         ),
     )
 

@@ -1,1 +1,0 @@
-"""The features that every `ToolBuilder` has, one file each."""
