@@ -111,8 +111,7 @@ class MessageBuilder:
         fields["output_length"] = output_length
         if result.media:
             fields["media"] = [self._redactor.value(part) for part in result.media]
-        # `round(…, 3)` takes 0.2 µs more.
-        fields["duration_ms"] = int(result.duration_ms * 1_000 + 0.5) / 1_000
+        fields["duration_ms"] = round(result.duration_ms, 3)
         fields["slow"] = event.slow
         if result.origin != "run":
             fields["origin"] = result.origin
@@ -123,7 +122,7 @@ class MessageBuilder:
         if (decision := event.decision) is not None:
             known = self._decisions.get(id(decision))
             fields.update(self._describe_decision(decision) if known is None else known[1])
-        is_success = result.error is None and not result.media
+        is_success = result.error is None and not result.media and bool(event.call.name)
         return LogMessage(event="call_finished", level=level, fields=fields, is_success=is_success)
 
     def _build_call_cancelled(self, event: events.CallCancelled) -> LogMessage:
