@@ -56,7 +56,10 @@ def faithful_json(value: Any) -> str:
 
 
 def quick_json(value: Any) -> str:
-    """`compact_json` in a third of the time, of a value that is JSON already: dicts, lists, texts, numbers …"""
+    """`compact_json` in about 60 % of the time, of a value that is JSON already: dicts, lists, texts, numbers …
+
+    A float from 1e16 on has no sign in its exponent: `1e16` in place of `1e+16`.
+    """
     try:
         text = _QUICK.encode(value).decode()
         if "null" not in text or not _has_not_finite(value):
