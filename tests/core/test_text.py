@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from handrail.core.text import canonical_json, compact_json, encodable, escape_invisible, faithful_json
+from handrail.core.text import canonical_json, compact_json, encodable, escape_invisible, faithful_json, quick_json
 
 halves = st.sampled_from(["\ud800", "\udfff", "a\udc00"])
 plain = st.text(st.characters(codec="utf-8"))
@@ -145,3 +145,15 @@ def test_what_a_person_would_not_see_is_escaped_as_json_has_it(text: str, shown:
     assert escape_invisible(text) == shown
     if "\n" not in text:
         assert json.loads(f'"{shown}"') == text
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"b": 1, "a": [None, True, 0.5, -0.0, 1e-7, 2**70], 'é"\\': {"c": "x\n\x7f\u2028"}},
+        {"a": float("nan"), "b": [float("inf"), None]},
+        {"a": "half of a pair: \ud800"},
+    ],
+)
+def test_the_quick_text_of_json_values_is_the_compact_one(value: dict[str, Any]) -> None:
+    assert quick_json(value) == compact_json(value)

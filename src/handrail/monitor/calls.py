@@ -1,47 +1,18 @@
 """Tracks the calls that were accepted or started and have no result yet."""
 
 import threading
-from typing import Final, Generic, TypeVar
+from typing import Final
 
-from handrail.core.events import CallAccepted, CallCancelled, CallFinished, CallIgnored, CallStarted
+from handrail.core.events import CallAccepted, CallFinished, CallIgnored, CallStarted
 from handrail.core.values import ToolCall
-
-T = TypeVar("T")
 
 _OPENING: Final = (CallAccepted, CallStarted)
 
-CallEvent = CallAccepted | CallStarted | CallFinished | CallIgnored | CallCancelled
+CallIdentity = tuple[str, int]
+"""The session and the `id()` of a call: ids come from a model, and two calls may have the same.
 
-
-class OpenCalls(Generic[T]):
-    """A value for each open call.
-
-    A call is identified by its session and its object: ids come from a model, and two calls may have the same.
-    """
-
-    def __init__(self) -> None:
-        self.by_call: dict[tuple[str, int], tuple[ToolCall, T]] = {}
-        """The values; empty if no call is open."""
-
-    def __len__(self) -> int:
-        return len(self.by_call)
-
-    def put(self, event: CallEvent, value: T) -> T | None:
-        """Set the value of a call; return the previous one."""
-        identity = (event.session_id, id(event.call))
-        previous = self.by_call.get(identity)
-        self.by_call[identity] = (event.call, value)  # The reference keeps the id of the object unique.
-        return previous[1] if previous else None
-
-    def get(self, event: CallEvent) -> T | None:
-        """Return the value of a call, if it is open."""
-        found = self.by_call.get((event.session_id, id(event.call)))
-        return found[1] if found else None
-
-    def pop(self, event: CallEvent) -> T | None:
-        """Remove a call; return its value."""
-        found = self.by_call.pop((event.session_id, id(event.call)), None)
-        return found[1] if found else None
+Whoever keeps one keeps its call, too: that keeps the `id()` unique.
+"""
 
 
 class _Session:

@@ -122,7 +122,8 @@ class MessageBuilder:
         if (decision := event.decision) is not None:
             known = self._decisions.get(id(decision))
             fields.update(self._describe_decision(decision) if known is None else known[1])
-        return LogMessage(event="call_finished", level=level, fields=fields)
+        is_success = result.error is None and not result.media and bool(event.call.name)
+        return LogMessage(event="call_finished", level=level, fields=fields, is_success=is_success)
 
     def _build_call_cancelled(self, event: events.CallCancelled) -> LogMessage:
         return _build(

@@ -66,21 +66,21 @@ class Log:
     def __call__(self, event: events.Event) -> None:
         """Write one event."""
         counts, length = _NO_COUNTS, 0
-        if isinstance(event, events.CallFinished):
+        if type(event) is events.CallFinished:
             level = find_result_level(event)
             if self._counter.sessions:
                 self._counter.count(event)
             if not self._logger.isEnabledFor(level):
                 return
             length = len(event.result.for_model())  # An output may change later.
-        elif isinstance(event, _OPENING):
+        elif type(event) in _OPENING:
             level = logging.DEBUG
             if not self._logger.isEnabledFor(level):
                 return
             self._counter.count(event)  # Only their records have the counts.
             counts = self._counter.get(event.session_id)
         else:  # The level is that of the message.
-            level = logging.DEBUG if isinstance(event, events.Progress) else logging.CRITICAL
+            level = logging.DEBUG if type(event) is events.Progress else logging.CRITICAL
             self._counter.count(event)
             if not self._logger.isEnabledFor(level):
                 return
@@ -114,15 +114,15 @@ class Log:
         origin: RecordOrigin | None,
     ) -> None:
         """Write an event of an enabled level; most have another one, which their message has."""
-        if isinstance(event, events.CallFinished):
+        if type(event) is events.CallFinished:
             message = self._messages.build_finished(event, level, output_length)
         else:
             message = self._messages.build(event, counts=counts)
             if not self._logger.isEnabledFor(message.level):
                 return
         if span is not None:
-            message.fields["trace_id"] = f"{span.trace_id:032x}"
-            message.fields["span_id"] = f"{span.span_id:016x}"
+            message.fields["trace_id"] = span.trace_id.to_bytes(16).hex()
+            message.fields["span_id"] = span.span_id.to_bytes(8).hex()
         if not self._phone_names:
             self._logger.handle(self._records.build(message, event.at, origin))
             return

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from typing import Any, Final, cast
 
 from msgspec import Struct
+from msgspec.json import Encoder
 
 from handrail.core.log import NAME as HANDRAIL
 from handrail.core.log import build_safe_exc_info
@@ -27,6 +28,8 @@ class LogMessage(Struct, frozen=True, kw_only=True):
     event: str
     level: int
     fields: dict[str, Any]
+    is_success: bool = False
+    """Whether a call has succeeded: then the fields are texts, flags and finite numbers."""
 
     def __str__(self) -> str:
         return f"{summarize_event(self.event, self.fields)} {compact_json(self.fields)}"
@@ -50,8 +53,12 @@ def summarize_event(event: str, fields: Mapping[str, Any]) -> str:
     return f"{words}: {', '.join(details)}" if details else words
 
 
+_ENCODE_PLAIN: Final = Encoder().encode
+"""Writes texts, flags and finite numbers as `compact_json` does, in half of the time."""
 _STANDARD: Final = frozenset(logging.makeLogRecord({}).__dict__)
 """The attributes of every record."""
+_OWN_FIELDS_FROM: Final = len(_STANDARD) + 1
+"""As many attributes of a record of an event come before its fields: those of every record, and its name."""
 STANDARD_FIELDS: Final = _STANDARD | {"message", "asctime", "taskName"}
 RESERVED_FIELDS: Final = STANDARD_FIELDS | {"event", "time", "level", "logger", "exception", "stack"}
 """Names that a record or a line of JSON has itself."""
@@ -71,14 +78,17 @@ class JsonFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Format a record."""
+        message = record.msg
+        if type(message) is LogMessage and message.is_success and _is_unchanged(record, message):
+            return self._format_success(record, message)
         line: dict[str, Any] = {
             "time": self._format_time(record.created),
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": "",  # Its place: what it says is read from the fields.
         }
-        if isinstance(record.msg, LogMessage) or record.name == NAME:
-            _add_own_fields(line, record)
+        if isinstance(message, LogMessage) or record.name == NAME:
+            line.update(_find_own_fields(record))
             line["message"] = summarize_event(str(line.get("event", "")), line)
         else:
             line["message"] = self._redactor.beginning(record.getMessage())
@@ -88,6 +98,19 @@ class JsonFormatter(logging.Formatter):
         if record.stack_info:
             line["stack"] = self.formatStack(record.stack_info)
         return compact_json(line)
+
+    def _format_success(self, record: logging.LogRecord, message: LogMessage) -> str:
+        """The same line for less: most records are of calls that succeeded, and are as they were built."""
+        fields = message.fields
+        duration = _ENCODE_PLAIN(fields["duration_ms"]).decode()
+        head = {
+            "time": self._format_time(record.created),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": f"call finished: {fields['tool']}, ok, {duration} ms",
+            "event": message.event,
+        }
+        return (_ENCODE_PLAIN(head)[:-1] + b"," + _ENCODE_PLAIN(fields)[1:]).decode()
 
     def _format_time(self, created: float) -> str:
         second = int(created)
@@ -107,17 +130,18 @@ class JsonFormatter(logging.Formatter):
         return self.formatException(info)
 
 
-def _add_own_fields(line: dict[str, Any], record: logging.LogRecord) -> None:
-    attributes, message = record.__dict__, record.msg
-    if isinstance(message, LogMessage) and len(attributes) == len(_STANDARD) + 1 + len(message.fields):
-        try:  # As `Log` built it: a filter may have changed a field, and has added none.
-            line["event"] = attributes["event"]
-            for name in message.fields:
-                line[name] = attributes[name]
-            return
-        except KeyError:
-            pass
-    line.update(_find_own_fields(record))
+def _is_unchanged(record: logging.LogRecord, message: LogMessage) -> bool:
+    """Whether a record is as `Log` built it: a filter may have changed a field, or added one."""
+    attributes, fields = record.__dict__, message.fields
+    if len(attributes) != _OWN_FIELDS_FROM + len(fields) or record.exc_info or record.stack_info:
+        return False
+    try:
+        for name, value in fields.items():
+            if attributes[name] is not value:
+                return False
+        return attributes["event"] is message.event
+    except KeyError:
+        return False
 
 
 def _find_own_fields(record: logging.LogRecord) -> dict[str, Any]:

@@ -3,9 +3,10 @@
 from typing import TYPE_CHECKING, Any
 
 from handrail.core.events import CallFinished, CallStarted, Event
+from handrail.core.values import ToolCall
 from handrail.errors import MissingExtraError
 from handrail.monitor import genai
-from handrail.monitor.calls import OpenCalls
+from handrail.monitor.calls import CallIdentity
 from handrail.monitor.metrics import DURATION_BUCKETS, LabelLimit, find_tool_label
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ class Meters:
             description="The duration of a call, from its arrival to its result.",
             explicit_bucket_boundaries_advisory=DURATION_BUCKETS,
         )
-        self._started: OpenCalls[bool] = OpenCalls()
+        self._started: dict[CallIdentity, ToolCall] = {}
         self._tools = LabelLimit(max_tools)
         self._tenants = LabelLimit(max_tenants)
         self._codes = LabelLimit(50)
@@ -40,10 +41,10 @@ class Meters:
     def __call__(self, event: Event) -> None:
         """Record a call when it finishes."""
         if isinstance(event, CallStarted):
-            self._started.put(event, True)
+            self._started[event.session_id, id(event.call)] = event.call
         if not isinstance(event, CallFinished):
             return
-        has_started = self._started.pop(event) is not None
+        has_started = self._started.pop((event.session_id, id(event.call)), None) is not None
         if not has_started and not event.result.ok:
             return
         attributes: dict[str, Any] = {

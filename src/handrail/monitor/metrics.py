@@ -14,7 +14,7 @@ from handrail.core import events
 from handrail.core.events import Event
 from handrail.core.values import ToolCall, ToolResult
 from handrail.errors import ConfigError, MissingExtraError, shorten
-from handrail.monitor.calls import OpenCalls
+from handrail.monitor.calls import CallIdentity
 from handrail.phone.events import PhoneCallEnded, ResultSpoken
 
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ class _Recorder:
         self._tenants = LabelLimit(settings.max_tenants)
         self._codes = LabelLimit(settings.max_codes)
         self._providers = LabelLimit(50)
-        self._started: OpenCalls[bool] = OpenCalls()
+        self._started: dict[CallIdentity, ToolCall] = {}
         self._succeeded: dict[tuple[str, str | None], tuple[Counter, Histogram]] = {}
         """Where calls are counted that succeed, by tool and tenant as the event has them."""
         self._series: set[tuple[str, str]] = set()
@@ -212,11 +212,13 @@ class _Recorder:
         }
 
     def _record_start(self, event: events.CallStarted) -> None:
-        if self._started.put(event, True) is None and self._counts_running:
+        identity = (event.session_id, id(event.call))
+        if self._counts_running and identity not in self._started:
             self._running.inc()
+        self._started[identity] = event.call
 
     def _record_result(self, event: events.CallFinished) -> None:
-        has_started = self._started.pop(event) is not None
+        has_started = self._started.pop((event.session_id, id(event.call)), None) is not None
         if has_started and self._counts_running:
             self._running.dec()
         result = event.result

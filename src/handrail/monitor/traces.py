@@ -23,7 +23,7 @@ from handrail.core.tool import Tool
 from handrail.core.values import Decision, ToolCall, ToolResult
 from handrail.errors import MissingExtraError, ToolError, shorten
 from handrail.monitor import genai
-from handrail.monitor.calls import OpenCalls
+from handrail.monitor.calls import CallIdentity
 from handrail.monitor.event_messages import find_level
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ _NANOSECONDS = 1_000_000_000
 class _OpenSpan(Struct, frozen=True):
     """A span that has not ended, and the context to restore."""
 
+    call: ToolCall
     span: "Span"
     parent: "Context"
     context: "Context | None" = None
@@ -90,7 +91,7 @@ class Traces:
         self._max_content_chars = max_content_chars
         self._max_redacted = max(max_content_chars, MAX_PIECE)
         self._redactor = redactor or Redactor()
-        self._calls: OpenCalls[_OpenSpan] = OpenCalls()
+        self._calls: dict[CallIdentity, _OpenSpan] = {}
         self._turns: dict[str, Span] = {}
         self._described: dict[str, tuple[str, dict[str, Any]]] = {}
         """The name of the span of each tool, and the attributes that all its calls have."""
@@ -189,7 +190,8 @@ class Traces:
     # Tool calls.
 
     def _start_span(self, event: CallStarted) -> None:
-        if self._calls.by_call and (repeated := self._calls.pop(event)) is not None:
+        identity = (event.session_id, id(event.call))
+        if (repeated := self._calls.pop(identity, None)) is not None:
             self._end(repeated, event.at)  # It is no parent of its repetition.
         parent = self._find_parent(event.session_id) if self._turns else self._context.get_current()
         decision = event.decision
@@ -197,28 +199,32 @@ class Traces:
         if event.agent_id is not None:
             span.set_attribute(genai.AGENT_ID, shorten(event.agent_id, _MAX_CHARS))
         context = self._trace.set_span_in_context(span, parent)
-        self._calls.put(event, _OpenSpan(span, parent, context, decision))
+        self._calls[identity] = _OpenSpan(event.call, span, parent, context, decision)
         self._context.attach(context)
 
     def _finish_span(self, event: CallFinished) -> None:
-        open_span = self._calls.pop(event)
+        open_span, result = self._calls.pop((event.session_id, id(event.call)), None), event.result
         if open_span is None:
-            since = event.at - event.result.duration_ms / 1000
+            since = event.at - result.duration_ms / 1000
             parent = self._find_parent(event.session_id)
             span = self._build_span(event, event.call, since, parent, event.decision, started=False)
-            open_span = _OpenSpan(span, parent, None, event.decision)
+            open_span = _OpenSpan(event.call, span, parent, None, event.decision)
+        is_expected = result.error is None and not event.slow and event.decision is open_span.decision
         try:
-            if open_span.span.is_recording():  # One that is not sampled has no attributes.
+            if (not is_expected or self._content) and open_span.span.is_recording():  # Else it was not sampled.
                 self._describe(open_span, event)
         finally:
             self._end(open_span, event.at)
 
     def _drop_span(self, event: CallIgnored) -> None:
-        if event.reason == "already_executed" and (open_span := self._calls.pop(event)) is not None:
+        if (
+            event.reason == "already_executed"
+            and (open_span := self._calls.pop((event.session_id, id(event.call)), None)) is not None
+        ):
             self._end(open_span, event.at)
 
     def _add_cancellation(self, event: CallCancelled) -> None:
-        open_span = self._calls.get(event)
+        open_span = self._calls.get((event.session_id, id(event.call)))
         if open_span is not None:
             attributes = {genai.REASON: self._redactor.text(shorten(event.reason, _MAX_CHARS))}
             open_span.span.add_event(genai.CANCELLED, attributes, timestamp=int(event.at * _NANOSECONDS))

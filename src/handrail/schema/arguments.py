@@ -275,6 +275,10 @@ _PLAIN_TYPES: Final = frozenset(
 """Nodes of a core schema whose values are the same in Python and in JSON."""
 
 
+_WHOLE_TYPES: Final = frozenset({"bool", "int", "list", "none", "nullable", "str", "typed-dict", "typed-dict-field"})
+"""Those among them whose values have no fraction: nobody has to look for one."""
+
+
 def _to_json(value: Any) -> Any:
     if isinstance(value, pydantic.SecretStr | pydantic.SecretBytes | pydantic.Secret):
         return cast(Any, value).get_secret_value()
@@ -294,6 +298,7 @@ def build_forms(to_python: Callable[..., Any], core_schema: Any, *, uses_dump: b
     # A value that is not the same in JSON (a Decimal, a secret, a set) is dumped as it is, and written by `_VALUES`.
     options["mode"] = "json" if kinds <= _PLAIN_TYPES and not has_serializers else "python"
     has_defaults, is_dumped = "default" in kinds, uses_dump and options["mode"] == "json"
+    write = _write_whole if kinds <= _WHOLE_TYPES and not has_serializers else _write
 
     def dump(value: Any, **more: Any) -> Any:
         try:
@@ -307,8 +312,8 @@ def build_forms(to_python: Callable[..., Any], core_schema: Any, *, uses_dump: b
         if has_factories:
             source = _decode_object(sent)
             everything, changed = _drop_made(everything, changed, source), _keep_sent(changed, source)
-        full = _write(everything)
-        return full, full if changed is everything else _write(changed)
+        full = write(everything)
+        return full, full if changed is everything else write(changed)
 
     return write_forms
 
@@ -352,7 +357,11 @@ def _open_sets(value: Any) -> Any:
 
 
 def _write(values: Any) -> str:
-    return normalize_canonical(_VALUES.encode(values).decode())
+    return normalize_canonical(_write_whole(values))
+
+
+def _write_whole(values: Any) -> str:
+    return _VALUES.encode(values).decode()
 
 
 def _read_core_schema(core_schema: Any) -> tuple[set[str], bool, bool]:
