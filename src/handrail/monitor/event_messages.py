@@ -11,7 +11,7 @@ from handrail.core.events import CallFinished
 from handrail.core.redact import Redactor
 from handrail.core.values import Decision, Failure, ToolCall
 from handrail.errors import Code, ToolNotFoundError, shorten
-from handrail.monitor.log_message import RESERVED_FIELDS, LogMessage
+from handrail.monitor.log_record import LogMessage, build_message
 from handrail.phone.events import PhoneCallEnded, ResultSpoken
 
 _SEVERITIES: Final = {
@@ -79,7 +79,7 @@ class MessageBuilder:
     # One method for each type of event.
 
     def _build_accepted(self, event: events.CallAccepted, counts: Counts) -> LogMessage:
-        return _build(
+        return build_message(
             "call_accepted",
             logging.DEBUG,
             self._describe_call(event, event.call),
@@ -89,7 +89,7 @@ class MessageBuilder:
         )
 
     def _build_started(self, event: events.CallStarted, counts: Counts) -> LogMessage:
-        return _build(
+        return build_message(
             "call_started",
             logging.DEBUG,
             self._describe_call(event, event.call),
@@ -126,7 +126,7 @@ class MessageBuilder:
         return LogMessage(event="call_finished", level=level, fields=fields, is_success=is_success)
 
     def _build_call_cancelled(self, event: events.CallCancelled) -> LogMessage:
-        return _build(
+        return build_message(
             "call_cancelled",
             logging.INFO,
             self._describe_call(event, event.call),
@@ -135,15 +135,17 @@ class MessageBuilder:
         )
 
     def _build_ignored(self, event: events.CallIgnored) -> LogMessage:
-        return _build(
+        return build_message(
             "call_ignored", logging.INFO, self._describe_call(event, event.call), reason=self._clean_text(event.reason)
         )
 
     def _build_queued(self, event: events.CallQueued) -> LogMessage:
-        return _build("call_queued", logging.INFO, self._describe_call(event, event.call), priority=event.priority)
+        return build_message(
+            "call_queued", logging.INFO, self._describe_call(event, event.call), priority=event.priority
+        )
 
     def _build_taken_over(self, event: events.CallTakenOver) -> LogMessage:
-        return _build(
+        return build_message(
             "call_taken_over",
             logging.INFO,
             self._describe_call(event, event.call),
@@ -159,7 +161,7 @@ class MessageBuilder:
             about = self._read_call_ids(inner)
         else:
             about = _read_ids(event) if call is None else self._describe_call(event, call)
-        return _build(
+        return build_message(
             "worker_event",
             logging.DEBUG if isinstance(inner, events.CallStarted | events.Progress) else logging.INFO,
             about,
@@ -168,13 +170,13 @@ class MessageBuilder:
         )
 
     def _build_cancelling(self, event: events.Cancelling) -> LogMessage:
-        return _build(
+        return build_message(
             "cancelling", logging.INFO, _read_ids(event), tracked=event.tracked, cancellable=event.cancellable
         )  # fmt: skip
 
     def _build_cancellation(self, event: events.Cancellation) -> LogMessage:
         skipped = event.reason == "missing_response_id"
-        return _build(
+        return build_message(
             "cancellation_skipped" if skipped else "cancellation",
             logging.WARNING if skipped or (event.scope == "session" and event.remaining) else logging.INFO,
             _read_ids(event),
@@ -187,7 +189,7 @@ class MessageBuilder:
         )
 
     def _build_decision_made(self, event: events.DecisionMade) -> LogMessage:
-        return _build(
+        return build_message(
             "decision_made",
             logging.INFO,
             self._describe_call(event, event.call),
@@ -198,7 +200,7 @@ class MessageBuilder:
 
     def _build_circuit_breaker_changed(self, event: events.CircuitBreakerChanged) -> LogMessage:
         level = logging.WARNING if event.state == "open" else logging.INFO
-        return _build(
+        return build_message(
             "circuit_breaker_changed",
             level,
             _read_ids(event),
@@ -207,7 +209,7 @@ class MessageBuilder:
         )
 
     def _build_doubt_resolved(self, event: events.DoubtResolved) -> LogMessage:
-        return _build(
+        return build_message(
             "doubt_resolved",
             logging.INFO,
             self._read_call_ids(event),
@@ -218,7 +220,7 @@ class MessageBuilder:
 
     def _build_progress(self, event: events.Progress) -> LogMessage:
         # The message is left out: the handler wrote it, and it may quote a value.
-        return _build(
+        return build_message(
             "progress",
             logging.DEBUG,
             self._read_call_ids(event),
@@ -226,7 +228,7 @@ class MessageBuilder:
         )
 
     def _build_tools_built(self, event: events.ToolsBuilt) -> LogMessage:
-        return _build(
+        return build_message(
             "tool_build_finished",
             logging.WARNING if event.failed else logging.INFO,
             _read_ids(event),
@@ -240,10 +242,10 @@ class MessageBuilder:
         about = _read_ids(event) if event.call is None else self._describe_call(event, event.call)
         taken = _IDS if event.call is None else _IDS | _CALL_FIELDS
         fields = {str(name): self._clean_field(value) for name, value in event.fields.items() if name not in taken}
-        return _build(event.name, _SEVERITIES[event.severity], about, **fields)
+        return build_message(event.name, _SEVERITIES[event.severity], about, **fields)
 
     def _build_result_spoken(self, event: ResultSpoken) -> LogMessage:
-        return _build(
+        return build_message(
             "result_spoken",
             logging.DEBUG,
             self._read_call_ids(event),
@@ -251,7 +253,7 @@ class MessageBuilder:
         )
 
     def _build_phone_call_ended(self, event: PhoneCallEnded) -> LogMessage:
-        return _build(
+        return build_message(
             "phone_call_ended",
             logging.ERROR if event.unanswered or event.never_spoken else logging.INFO,
             _read_ids(event),
@@ -276,7 +278,7 @@ class MessageBuilder:
         return self._redactor.beginning(value)
 
     def _build_turn_planned(self, event: events.TurnPlanned) -> LogMessage:
-        return _build(
+        return build_message(
             "turn_planned",
             logging.INFO,
             _read_ids(event),
@@ -289,7 +291,7 @@ class MessageBuilder:
 
     def _build_approval(self, event: Any) -> LogMessage:
         # The token is left out: it authorizes a decision.
-        return _build(
+        return build_message(
             _to_snake_case(type(event).__name__),
             logging.INFO,
             _read_ids(event),
@@ -304,12 +306,12 @@ class MessageBuilder:
         )
 
     def _build_turn_started(self, event: events.TurnStarted) -> LogMessage:
-        return _build(
+        return build_message(
             "turn_started", logging.DEBUG, _read_ids(event), turn=event.turn, agent_id=_shorten(event.agent_id)
         )
 
     def _build_turn_finished(self, event: events.TurnFinished) -> LogMessage:
-        return _build(
+        return build_message(
             "turn_finished",
             logging.WARNING if event.stop_reason == "error" else logging.INFO,
             _read_ids(event),
@@ -321,7 +323,7 @@ class MessageBuilder:
         )
 
     def _build_model_called(self, event: events.ModelCalled) -> LogMessage:
-        return _build(
+        return build_message(
             "model_called",
             logging.INFO if event.error is None else logging.ERROR,
             _read_ids(event),
@@ -341,7 +343,7 @@ class MessageBuilder:
         """Build the message of any other event: its name, ids and numbers."""
         own = {name: getattr(event, name) for name in event.__struct_fields__ if name != "at"}
         numbers = {name: value for name, value in own.items() if isinstance(value, int | float)}
-        return _build(_to_snake_case(type(event).__name__), logging.INFO, _read_ids(event), **numbers)
+        return build_message(_to_snake_case(type(event).__name__), logging.INFO, _read_ids(event), **numbers)
 
     # Fields that several events have.
 
@@ -391,18 +393,6 @@ class MessageBuilder:
 
     def _clean_text(self, text: str) -> str:
         return self._redactor.name(text)
-
-
-def _build(event: str, level: int, about: Mapping[str, Any], /, **fields: Any) -> LogMessage:
-    every = {**about, **fields}
-    return LogMessage(
-        event=event,
-        level=level,
-        # What a record or a line has itself keeps its name.
-        fields={
-            f"{name}_" if name in RESERVED_FIELDS else name: value for name, value in every.items() if value is not None
-        },
-    )
 
 
 def _read_ids(event: events.Event) -> dict[str, Any]:
