@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from handrail.core.provenance import Provenance
     from handrail.core.version import __version__ as __version__
     from handrail.define.build import as_tool, build_tool
+    from handrail.define.llm_function_tool import LLMFunctionTool
     from handrail.define.options import ToolFlags
-    from handrail.define.tool_class import LLMFunctionTool
     from handrail.execute.executor import Executor
     from handrail.guide.agent import Agent
     from handrail.guide.values import Guideline
@@ -78,7 +78,7 @@ _ON_FIRST_USE = {
     "ChatSession": "handrail.chat.session",
     "Executor": "handrail.execute.executor",
     "Guideline": "handrail.guide.values",
-    "LLMFunctionTool": "handrail.define.tool_class",
+    "LLMFunctionTool": "handrail.define.llm_function_tool",
     "Policy": "handrail.authorize.policy",
     "Provenance": "handrail.core.provenance",
     "Rule": "handrail.authorize.policy",

@@ -7,7 +7,7 @@ from typing import Any, Literal, get_args
 
 import pydantic
 
-from handrail.define.tool_class import Api
+from handrail.define.llm_function_tool import Api
 from handrail.openai import core
 
 APIS = get_args(Api)

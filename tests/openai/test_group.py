@@ -15,7 +15,7 @@ from openai.types.chat import ChatCompletionToolParam
 from openai.types.responses import FunctionToolParam
 from pydantic import TypeAdapter
 
-from handrail.define.tool_class import Api
+from handrail.define.llm_function_tool import Api
 from handrail.openai import core
 from handrail.testing.servers import OpenAIServer, text, tool_calls
 from tests.openai.facades import AIO, CORE, Facade

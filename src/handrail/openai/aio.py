@@ -6,7 +6,7 @@ from typing import Any, Generic, Protocol
 
 from typing_extensions import TypeVar
 
-from handrail.define.tool_class import (
+from handrail.define.llm_function_tool import (
     ContextIn,
     ContextOut,
     LLMFunctionTool,

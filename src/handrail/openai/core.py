@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol
 
 from typing_extensions import TypeVar
 
-from handrail.define.tool_class import (
+from handrail.define.llm_function_tool import (
     ContextIn,
     ContextOut,
     FunctionToolModel,

@@ -2,9 +2,8 @@
 
 import asyncio
 import itertools
-from collections import deque
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
 from msgspec import Struct, structs
 
@@ -15,6 +14,7 @@ from handrail.core.values import Approval, Failure, ToolCall, ToolResult
 from handrail.execute.executor import Executor
 from handrail.phone import signals as s
 from handrail.phone.confirmation import CallerApprovals, Confirmations, ReadBack, describe_call
+from handrail.phone.digits import DigitCollector
 from handrail.phone.events import CallLog, ResultSpoken
 from handrail.tenants.call_control import Digits, HangUpOutcome, TransferOutcome
 from handrail.tenants.texts import Texts
@@ -129,11 +129,6 @@ class ToolRunner:
                 self._events.emit(ResultSpoken, call_id=call_id, tool_name=name, seconds=now - called_at)
 
 
-_KEPT_FOR: Final = 10.0
-"""Seconds for which keys are kept that nobody collects."""
-_MAX_KEPT: Final = 64
-
-
 class ToolRequests:
     """What tools have asked of one phone call, until the state machine has an answer."""
 
@@ -194,56 +189,3 @@ class ToolCallControl(Struct, frozen=True):
 
     def digits(self, digits_id: str) -> str:
         return self.control.digits.get(digits_id)
-
-
-class DigitCollector:
-    """Collects keys for one tool at a time; the keys themselves are only given to whoever knows their id."""
-
-    def __init__(self) -> None:
-        self._collected: dict[str, str] = {}
-        self._pressed: asyncio.Queue[str] | None = None
-        self._kept: deque[tuple[float, str]] = deque(maxlen=_MAX_KEPT)
-        """Keys that were pressed before anybody collected them, and when."""
-
-    @property
-    def is_collecting(self) -> bool:
-        """Whether a tool waits for keys."""
-        return self._pressed is not None
-
-    def press(self, key: str) -> None:
-        """Take a key; one that nobody collects is kept for a while: people type while the agent still speaks."""
-        if self._pressed is not None:
-            self._pressed.put_nowait(key)
-        else:
-            self._kept.append((asyncio.get_running_loop().time(), key))
-
-    async def collect(self, *, max_digits: int, timeout: float, terminator: str) -> Digits | None:
-        """Wait for keys until the terminator, the expected number, or a silence; None while others are collected."""
-        if self._pressed is not None:
-            return None
-        pressed = self._pressed = asyncio.Queue[str]()
-        now = asyncio.get_running_loop().time()
-        for at, key in self._kept:
-            if now - at <= _KEPT_FOR:
-                pressed.put_nowait(key)
-        self._kept.clear()
-        keys = ""
-        complete = False
-        try:
-            while not complete:
-                async with asyncio.timeout(timeout):
-                    key = await pressed.get()
-                if key != terminator:
-                    keys += key
-                complete = key == terminator or len(keys) >= max_digits
-        except TimeoutError:
-            pass
-        finally:
-            self._pressed = None
-        digits_id = f"digits_{len(self._collected) + 1}"
-        self._collected[digits_id] = keys
-        return Digits(digits_id=digits_id, count=len(keys), complete=complete)
-
-    def get(self, digits_id: str) -> str:
-        """The keys of an id, or `KeyError`."""
-        return self._collected[digits_id]

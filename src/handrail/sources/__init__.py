@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING
 from handrail.core.lazy_loading import build_getattr
 
 if TYPE_CHECKING:
+    from handrail.sources.mcp.elicitation import Elicitation, ask_for_approval
     from handrail.sources.mcp.endpoint import McpRequest, mcp_app, serve_mcp
-    from handrail.sources.mcp.server_options import Elicitation, McpServer, ask_for_approval
+    from handrail.sources.mcp.server_options import McpServer
     from handrail.sources.openapi import OpenApi, Pagination
     from handrail.sources.pins import PinDifference
     from handrail.sources.plugins import Plugins, load_plugins
@@ -34,7 +35,7 @@ __all__ = [
 
 # Loaded on first use, so that importing one module of this package does not import the others.
 _ON_FIRST_USE = {
-    "Elicitation": "handrail.sources.mcp.server_options",
+    "Elicitation": "handrail.sources.mcp.elicitation",
     "McpRequest": "handrail.sources.mcp.endpoint",
     "McpServer": "handrail.sources.mcp.server_options",
     "OpenApi": "handrail.sources.openapi",
@@ -46,7 +47,7 @@ _ON_FIRST_USE = {
     "Source": "handrail.sources.source",
     "SourceStatus": "handrail.sources.source",
     "Sources": "handrail.sources.source",
-    "ask_for_approval": "handrail.sources.mcp.server_options",
+    "ask_for_approval": "handrail.sources.mcp.elicitation",
     "connect": "handrail.sources.source",
     "load_plugins": "handrail.sources.plugins",
     "mcp_app": "handrail.sources.mcp.endpoint",

@@ -1,92 +1,84 @@
-"""Answers what an MCP server asks a person in the middle of a call, through the host's `on_elicitation`."""
+"""What an MCP server asks a person in the middle of a call, and `ask_for_approval`, which makes an approval of it."""
 
 import asyncio
-import inspect
-from collections.abc import Callable, Mapping
-from typing import Any, Final, cast
-from urllib.parse import urlsplit
+import hashlib
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Literal
 
-import mcp_types as types
+from msgspec import Struct
 
+from handrail.authorize.approvals import Approvals, new_token
 from handrail.core.context import ToolContext
 from handrail.core.log import log
-from handrail.errors import InvalidArgumentsError, ToolDefinitionError, shorten
-from handrail.schema.json_schema_arguments import RawSchema
-from handrail.sources.mcp.server_options import Elicitation, McpServer
-
-_TIMEOUT: Final = 300.0
-"""Seconds that an answer may take, if the server has no `timeout`; the timeout of the call ends it before that."""
-_MAX_QUESTIONS: Final = 8
-"""How many questions of one connection may be open at once."""
-_MAX_MESSAGE_CHARS: Final = 4_000
-
-DECLINE: Final = types.ElicitResult(action="decline")
-CANCEL: Final = types.ElicitResult(action="cancel")
+from handrail.core.text import compact_json
+from handrail.core.values import Approval
 
 
-class ElicitationHandler:
-    """The SDK's callback for the questions of one server. Whatever happens, the server gets an answer."""
+class Elicitation(Struct, frozen=True, kw_only=True):
+    """A question of an MCP server to a person, in the middle of a call. Its texts are the server's own."""
 
-    def __init__(self, server: McpServer, find_context: Callable[[], ToolContext[Any] | None]) -> None:
-        self._server = server
-        self._find_context = find_context
-        self._open = 0
+    server: str
+    """The name of the `McpServer`."""
+    message: str
+    schema: Mapping[str, Any] | None = None
+    """The fields that are asked for, as a JSON Schema; None if the person is to visit a URL."""
+    url: str | None = None
+    """The https address that the person is to visit."""
+    context: ToolContext[Any] | None = None
+    """Of the call that it belongs to; None where that is not certain, because several calls are running."""
 
-    async def __call__(self, context: Any, params: types.ElicitRequestParams) -> types.ElicitResult:
-        """Answer one question."""
-        if self._open >= _MAX_QUESTIONS:
-            log.warning("the MCP server %s asks too many questions at once", self._server.name)
-            return DECLINE
-        self._open += 1
-        try:
-            async with asyncio.timeout(self._server.timeout or _TIMEOUT):
-                answer = await self._answer(params)
-        except TimeoutError:
-            log.warning("a question of the MCP server %s was not answered in time", self._server.name)
-            answer = CANCEL
-        except Exception:
-            log.exception("on_elicitation of the MCP server %s failed", self._server.name)
-            answer = CANCEL
-        finally:
-            self._open -= 1
-        log.info("a question of the MCP server %s was answered: %s", self._server.name, answer.action)
-        return answer
 
-    async def _answer(self, params: types.ElicitRequestParams) -> types.ElicitResult:
-        ask = self._server.on_elicitation
-        assert ask is not None
-        url = params.url if isinstance(params, types.ElicitRequestURLParams) else None
-        schema: dict[str, Any] | None = None
-        if isinstance(params, types.ElicitRequestFormParams):
-            schema = dict(cast(Mapping[str, Any], params.requested_schema))
-        elif url is None or urlsplit(url).scheme != "https":
-            log.warning("the MCP server %s wants a person to open a URL that is not https", self._server.name)
-            return DECLINE
-        question = Elicitation(
-            server=self._server.name,
-            message=params.message[:_MAX_MESSAGE_CHARS],
-            schema=schema,
-            url=url,
-            context=self._find_context(),
+ElicitationAnswer = Mapping[str, Any] | bool | None
+"""The fields; True for a question without any and for a URL that was visited; False or None to decline."""
+OnElicitation = Callable[[Elicitation], ElicitationAnswer | Awaitable[ElicitationAnswer]]
+
+
+def ask_for_approval(
+    approvals: Approvals, *, by: Literal["customer", "operator"] = "operator", timeout: float = 300.0
+) -> OnElicitation:
+    """An `on_elicitation` that makes an approval of each question, and waits until somebody has decided it.
+
+    Share the store with the executor: `Executor(approvals=approvals)`, or `store.approvals`. The fields that the server
+    asks for are given with the yes: `approvals.approve(token, …, arguments={"guests": 2})`. A question that belongs to
+    no certain call, or that nobody decides in time, is declined. Give the server a `timeout` for a person to decide in.
+    """
+
+    async def ask(question: Elicitation) -> ElicitationAnswer:
+        context = question.context
+        if context is None:
+            log.warning("a question of the MCP server %s belongs to no certain call: declined", question.server)
+            return None
+        now = time.time()
+        shown = {"message": question.message, "url": question.url, "schema": question.schema}
+        arguments = {name: value for name, value in shown.items() if value is not None}
+        call_id = context.call.id if context.call is not None else None
+        digested = compact_json([question.server, call_id, arguments]).encode("utf-8", "replace")
+        asked = await approvals.ask(
+            Approval(
+                token=new_token(),
+                tool=f"{question.server}__elicitation",
+                digest=f"elicitation:{hashlib.sha256(digested).hexdigest()}",
+                session_id=context.session_id,
+                tenant_id=context.tenant_id,
+                customer_id=context.customer_id,
+                by=by,
+                turn=context.turn,
+                wakes=context.wakes,
+                arguments=arguments,
+                question=f"The MCP server {question.server} asks: {question.message}",
+                created_at=now,
+                expires_at=now + timeout,
+                call_id=call_id,
+            )
         )
-        answer: object = ask(question)
-        if inspect.isawaitable(answer):
-            answer = await cast(Any, answer)
-        return self._check(answer, schema)
-
-    def _check(self, answer: object, schema: dict[str, Any] | None) -> types.ElicitResult:
-        """What the host answered, if the server can take it."""
-        if answer is None or answer is False:
-            return DECLINE
-        if answer is not True and not isinstance(answer, Mapping):
-            raise TypeError(f"on_elicitation must return a mapping, True, False or None, got {type(answer).__name__}.")
-        if schema is None:
-            return types.ElicitResult(action="accept")
-        content = {} if answer is True else dict(cast(Mapping[str, Any], answer))
         try:
-            RawSchema(schema, name="the question").check(content)
-        except (InvalidArgumentsError, ToolDefinitionError) as error:
-            problem = shorten(str(error), 300)
-            log.error("the answer to a question of the MCP server %s does not fit: %s", self._server.name, problem)
-            return CANCEL
-        return types.ElicitResult(action="accept", content=cast(Any, content))
+            decided = await approvals.wait(asked.token, timeout)
+        except BaseException:
+            await asyncio.shield(approvals.withdraw(asked.token))
+            raise
+        if decided.state != "approved" or not await approvals.consume(decided.token, now=time.time(), call_id=call_id):
+            return None
+        return True if decided.changed_arguments is None else decided.changed_arguments
+
+    return ask

@@ -15,7 +15,7 @@ from openai.types.chat import ChatCompletionToolParam
 from openai.types.responses import FunctionToolParam
 
 from handrail import LLMFunctionTool, ToolContext, ToolError, ToolFlags, as_tool
-from handrail.define.tool_class import Api
+from handrail.define.llm_function_tool import Api
 from handrail.errors import ToolDefinitionError
 from handrail.openai import core
 from tests.define.models import APIS, book_table, flat, nested, parameters, sent, strict_of, tree
