@@ -421,6 +421,7 @@ async def test_a_call_that_somebody_has_to_agree_to_is_heard_from_its_answer_on(
     asked = await town.executor.run(call("pay", invoice="R-1"), ANN)
     assert asked.approval is not None
     await town.executor.approvals.approve(asked.approval.token, by="operator", who="bo")
+    await quiet()  # The answer has put it into the queue.
     await Worker(town.start(policy=ALLOWED)).handle(build_work_id("s-1", "c-1"))
     await quiet()
 
