@@ -7,9 +7,12 @@ import statistics
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
+from hashlib import sha256
 from itertools import count
 from pathlib import Path
 from typing import Any
+
+from sqlalchemy import bindparam
 
 from handrail import Executor, Policy, Rule, ToolCall, ToolContext, tool
 from handrail.store import open_store
@@ -39,8 +42,11 @@ def measure(*, calls: int) -> dict[str, float]:
     }
 
 
-def _bare(folder: Path) -> Callable[[], Awaitable[None]]:
-    """The ledger's own statements on its own tables: look for the call, claim it, settle it; two are committed."""
+def _bare(folder: Path, calls: int) -> Callable[[], Awaitable[None]]:
+    """The ledger's own statements on its own tables: look for the call, claim it, settle it; two are committed.
+
+    With values like those of a call, since an index costs more where keys come in no order.
+    """
     connection = sqlite3.connect(folder / "bare.db", isolation_level=None)
     for setting in ("journal_mode = WAL", "synchronous = FULL"):
         connection.execute(f"PRAGMA {setting}")
@@ -54,17 +60,18 @@ def _bare(folder: Path) -> Callable[[], Awaitable[None]]:
     claimed |= {"new_session_id": "s-1", "new_tool": "pay", "new_state": "running", "new_arguments": "{}"}
     settled = {"of_session": "s-1", "of_owner": "0" * 64, "to_state": "committed", "to_recorded": '{"text":"paid"}'}
     settled |= {"to_changed": None, "is_settled": True, "to_settled_at": 1.0}
-    insert = statements.build_plain_claim(claimed, [])[0][0]
+    claimed["new_customer_id"] = "c-1"
+    insert = ledger.insert().values({column.name: bindparam(f"new_{column.name}") for column in ledger.columns})
     look_up = SqlitePlan(statements.recall, tuple(found))
     claim, settle = SqlitePlan(insert, tuple(claimed)), SqlitePlan(statements.settle, (*settled, "of_call"))
     found = dict(look_up.bind(found))
-    numbers = count()
+    numbers, keys = count(), iter([sha256(b"%d" % number).hexdigest() for number in range(calls)])
 
     async def three_statements() -> None:
-        number = f"call_{next(numbers):064}"
-        found.update(id_call=number, of_key=number, of_full_key=number)
-        claimed.update(new_call_id=number, new_key=number, new_full_key=number, new_sent_key=number)
-        settled.update(of_call=number)
+        call_id, key = f"call_{next(numbers)}", next(keys)
+        found.update(id_call=call_id, of_key=key, of_full_key=key)
+        claimed.update(new_call_id=call_id, new_key=key, new_full_key=key, new_sent_key=key)
+        settled.update(of_call=call_id)
         connection.execute(look_up.sql, found).fetchall()
         connection.execute(claim.sql, claimed)
         connection.execute(settle.sql, settled)
@@ -98,7 +105,7 @@ async def _in_turns(folder: Path, calls: int, clock: Callable[[], float]) -> lis
         pass  # Closed, so that all of it is in one file.
     async with open_store(f"sqlite:///{folder}/handrail.db") as store:
         shutil.copy(folder / "handrail.db", folder / "bare.db")
-        works = (_bare(folder), _build_calls(store))
+        works = (_bare(folder, calls + 3 * _BATCH), _build_calls(store))
         samples: list[list[float]] = [[], []]
         for number in range(-2, calls // _BATCH):
             for work, kept in zip(works, samples, strict=True):
