@@ -14,8 +14,7 @@ from typing_extensions import TypeVar, Unpack
 from handrail.core.context import ToolContext
 from handrail.core.tool import Tool, find_hidden_field, find_unwritable_default
 from handrail.core.values import ToolResult
-from handrail.define.options import NamedToolOptions, ToolFlags, normalize_options
-from handrail.define.toolcall_values import (
+from handrail.define.facade_results import (
     AnyToolCall,
     StandardToolCall,
     ToolCallFailure,
@@ -26,6 +25,7 @@ from handrail.define.toolcall_values import (
     build_success,
     standardize_tool_call,
 )
+from handrail.define.options import NamedToolOptions, ToolFlags, normalize_options
 from handrail.errors import InvalidArgumentsError, ToolDefinitionError, ToolError
 from handrail.schema import strict_schema
 from handrail.schema.arguments import Arguments, build_forms, build_parser, sort_sets_of, validate_strictly

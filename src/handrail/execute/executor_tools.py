@@ -24,7 +24,7 @@ from handrail.errors import ConfigError, ToolDefinitionError, ToolError, ToolNot
 from handrail.execute.limits import RetryPolicy
 from handrail.execute.output_limit import OutputLimiter
 from handrail.execute.scheduler import Concurrency
-from handrail.registry.pool import ToolSource, build_registry
+from handrail.registry.pool import ToolSource
 from handrail.registry.registry import ToolRegistry
 
 if TYPE_CHECKING:
@@ -437,7 +437,7 @@ class ToolPool:
         """Replace every tool, and follow the changes of the sources among them."""
         every = [item if isinstance(item, ToolSource) else as_tool(item) for item in tools]
         # Built first: where that raises, the pool stays as it was.
-        registry = tools if isinstance(tools, ToolRegistry) else build_registry(every)
+        registry = tools if isinstance(tools, ToolRegistry) else _build_registry(every)
         for unsubscribe in self._unsubscribe:
             unsubscribe()
         self._unsubscribe = [item.subscribe(self._on_source_change) for item in every if isinstance(item, ToolSource)]
@@ -486,7 +486,7 @@ class ToolPool:
     def _on_source_change(self) -> None:
         """Rebuild the pool from the sources' current tools."""
         try:
-            self._set_registry(build_registry(self._tools))
+            self._set_registry(_build_registry(self._tools))
         except ConfigError:
             log.exception("the changed tools of a source cannot be used; the pool stays as it was")
 
@@ -587,3 +587,23 @@ def _build_policy_error(problems: Iterable[str]) -> ConfigError:
         f"The policy has rules that can never apply to these tools:\n{listed}\n"
         "Tools that are only passed to guard() are named with declared={name: ToolFlags(…)}."
     )
+
+
+def _build_registry(tools: Sequence[Tool[..., Any] | ToolSource]) -> ToolRegistry:
+    """A registry of the given tools and of the current tools of the given sources, in their order.
+
+    A tool of a source never takes the name of another tool: it is left out, and logged.
+    """
+    taken = {member.name for member in tools if isinstance(member, Tool)}
+    pool: list[Tool[..., Any]] = []
+    for item in tools:
+        if isinstance(item, Tool):
+            pool.append(item)
+            continue
+        for tool in item.tools:
+            if tool.name in taken:
+                log.warning("the tool %s from %s is left out: there is one of that name", tool.name, tool.source)
+            else:
+                taken.add(tool.name)
+                pool.append(tool)
+    return ToolRegistry(pool)

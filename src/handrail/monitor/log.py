@@ -10,8 +10,8 @@ from handrail.core import events
 from handrail.core.redact import Redactor
 from handrail.monitor.background import BackgroundWriter
 from handrail.monitor.calls import CallCounter
-from handrail.monitor.event_messages import Counts, MessageBuilder, find_phone_names, find_result_level
-from handrail.monitor.log_record import NAME, LogMessage, RecordBuilder, RecordOrigin, find_origin
+from handrail.monitor.event_messages import Counts, MessageBuilder, find_phone_names
+from handrail.monitor.log_record import NAME, LogMessage, RecordBuilder, RecordOrigin, find_origin, find_result_level
 
 _OPENING: Final = (events.CallAccepted, events.CallStarted)
 _NO_COUNTS: Final = (0, 0)

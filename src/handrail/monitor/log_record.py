@@ -1,4 +1,4 @@
-"""The record of an event: the names of its fields, its text for people, its line of JSON, and the record itself."""
+"""The record of an event: its level, the names of its fields, its text, its line of JSON, and the record itself."""
 
 import asyncio
 import logging
@@ -11,11 +11,14 @@ from typing import Any, Final, cast
 from msgspec import Struct
 from msgspec.json import Encoder
 
+from handrail.core.events import CallFinished
 from handrail.core.log import NAME as HANDRAIL
 from handrail.core.log import build_safe_exc_info
 from handrail.core.redact import Redactor
 from handrail.core.secret_patterns import MAX_PIECE
 from handrail.core.text import compact_json
+from handrail.core.values import Failure
+from handrail.errors import Code
 
 NAME: Final = f"{HANDRAIL}.events"
 
@@ -54,6 +57,44 @@ def summarize_event(event: str, fields: Mapping[str, Any]) -> str:
     if duration is not None:
         details.append(f"{duration} ms")
     return f"{words}: {', '.join(details)}" if details else words
+
+
+LEVELS: Final[dict[Code, int]] = {
+    # Normal: the call waits, or was cancelled.
+    "approval_required": logging.INFO,
+    "cancelled": logging.INFO,
+    "in_progress": logging.INFO,
+    # The call was refused.
+    "tool_not_found": logging.WARNING,
+    "tool_args_parse_error": logging.WARNING,
+    "invalid_arguments": logging.WARNING,
+    "permission_denied": logging.WARNING,
+    "refused_by_hook": logging.WARNING,
+    "rate_limited": logging.WARNING,
+    "duplicate_call": logging.WARNING,
+    # Something is broken.
+    "unavailable": logging.ERROR,
+    "tool_timeout": logging.ERROR,
+    "outcome_unknown": logging.ERROR,
+    "tool_execution_failed": logging.ERROR,
+}
+
+
+def find_level(failure: Failure | None) -> int:
+    """Return the level of a result; a code that a tool defines itself is a warning."""
+    return logging.INFO if failure is None else _BY_CODE.get(failure.code, logging.WARNING)
+
+
+def find_result_level(event: CallFinished) -> int:
+    """Return the level of a call that has its result."""
+    result = event.result
+    if not result.recorded:  # The effect happened, but the ledger has no record of it.
+        return logging.ERROR
+    level = logging.INFO if result.error is None else find_level(result.error)
+    return max(level, logging.WARNING) if event.slow else level
+
+
+_BY_CODE: Final[dict[str, int]] = {**LEVELS}
 
 
 _ENCODE_PLAIN: Final = Encoder().encode

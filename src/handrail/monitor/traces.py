@@ -24,7 +24,7 @@ from handrail.core.values import Decision, ToolCall, ToolResult
 from handrail.errors import MissingExtraError, ToolError, shorten
 from handrail.monitor import genai
 from handrail.monitor.calls import CallIdentity
-from handrail.monitor.event_messages import find_level
+from handrail.monitor.log_record import find_level
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context

@@ -6,14 +6,7 @@ from typing import Any, Generic, Protocol
 
 from typing_extensions import TypeVar
 
-from handrail.define.llm_function_tool import (
-    ContextIn,
-    ContextOut,
-    LLMFunctionTool,
-    tool_def_for_chat_completions_api,
-    tool_def_for_responses_api,
-)
-from handrail.define.toolcall_values import (
+from handrail.define.facade_results import (
     AnyToolCall,
     StandardToolCall,
     ToolCallFailReason,
@@ -24,6 +17,13 @@ from handrail.define.toolcall_values import (
     ToolHandlerResult,
     ToolMessageContent,
     standardize_tool_call,
+)
+from handrail.define.llm_function_tool import (
+    ContextIn,
+    ContextOut,
+    LLMFunctionTool,
+    tool_def_for_chat_completions_api,
+    tool_def_for_responses_api,
 )
 from handrail.openai.group import ToolClasses, build_not_found
 

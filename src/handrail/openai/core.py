@@ -5,16 +5,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol
 
 from typing_extensions import TypeVar
 
-from handrail.define.llm_function_tool import (
-    ContextIn,
-    ContextOut,
-    FunctionToolModel,
-    build_success_result,
-    tool_def_for_chat_completions_api,
-    tool_def_for_responses_api,
-    validate_call,
-)
-from handrail.define.toolcall_values import (
+from handrail.define.facade_results import (
     AnyToolCall,
     StandardToolCall,
     ToolCallFailReason,
@@ -26,6 +17,15 @@ from handrail.define.toolcall_values import (
     ToolMessageContent,
     build_failure,
     standardize_tool_call,
+)
+from handrail.define.llm_function_tool import (
+    ContextIn,
+    ContextOut,
+    FunctionToolModel,
+    build_success_result,
+    tool_def_for_chat_completions_api,
+    tool_def_for_responses_api,
+    validate_call,
 )
 from handrail.errors import ToolError
 from handrail.openai.group import ToolClasses, build_not_found

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Self, cast, overload
 from typing_extensions import TypeVar
 
 from handrail.core.text import encodable
+from handrail.define.facade_results import StandardToolCall, ToolCallFailure, build_failure
 from handrail.define.llm_function_tool import Api, FunctionToolModel
-from handrail.define.toolcall_values import StandardToolCall, ToolCallFailure, build_failure
 
 if TYPE_CHECKING:
     from openai.types.chat import ChatCompletionToolParam

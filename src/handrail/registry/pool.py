@@ -1,14 +1,12 @@
-"""The tools that are offered to a model: a pool in a stable order, and the registry of given and of changing tools."""
+"""The pool of tools that is offered to a model, in a stable order, and objects whose tools may change."""
 
 import json
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol, runtime_checkable
 
-from handrail.core.log import log
 from handrail.core.selectors import parse_selectors
 from handrail.core.tool import Tool
 from handrail.define.build import as_tool
-from handrail.registry.registry import ToolRegistry
 
 
 def assemble_tool_pool(
@@ -49,23 +47,3 @@ class ToolSource(Protocol):
     def subscribe(self, listener: Callable[[], None]) -> Callable[[], None]:
         """Call a function after every change of the tools; the function returned here unsubscribes it."""
         ...
-
-
-def build_registry(tools: Sequence[Tool[..., Any] | ToolSource]) -> ToolRegistry:
-    """A registry of the given tools and of the current tools of the given sources, in their order.
-
-    A tool of a source never takes the name of another tool: it is left out, and logged.
-    """
-    taken = {member.name for member in tools if isinstance(member, Tool)}
-    pool: list[Tool[..., Any]] = []
-    for item in tools:
-        if isinstance(item, Tool):
-            pool.append(item)
-            continue
-        for tool in item.tools:
-            if tool.name in taken:
-                log.warning("the tool %s from %s is left out: there is one of that name", tool.name, tool.source)
-            else:
-                taken.add(tool.name)
-                pool.append(tool)
-    return ToolRegistry(pool)

@@ -15,7 +15,7 @@ from openai.types.responses.response_input_param import FunctionCallOutput
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from handrail import ToolCall
-from handrail.define.toolcall_values import build_success
+from handrail.define.facade_results import build_success
 from handrail.openai.core import (
     StandardToolCall,
     ToolCallFailReason,

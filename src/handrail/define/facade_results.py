@@ -1,4 +1,4 @@
-"""The values of `handrail.openai`: a call, and its success or failure."""
+"""What comes of a call through `handrail.openai`: a success or a failure, and its messages for the two APIs."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
