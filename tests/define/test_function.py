@@ -396,6 +396,34 @@ async def test_a_partial_of_a_coroutine_function_is_async() -> None:
     assert await output(made, amount=2) == "mine 2"
 
 
+def first(context: ToolContext[Any], source: str, target: str) -> str:
+    return f"{source} to {target}: {context.deps}"
+
+
+def between(source: str, context: ToolContext[Any], target: str) -> str:
+    return f"{source} to {target}: {context.deps}"
+
+
+def last(source: str, target: str, context: ToolContext[Any]) -> str:
+    return f"{source} to {target}: {context.deps}"
+
+
+@functools.wraps(last)
+def reversed_names(target: str, source: str, context: ToolContext[Any]) -> str:
+    return last(source, target, context)
+
+
+def named(source: str, *, target: str, context: ToolContext[Any]) -> str:
+    return f"{source} to {target}: {context.deps}"
+
+
+@pytest.mark.parametrize("function", [first, between, last, reversed_names, named])
+async def test_every_argument_reaches_its_own_parameter_wherever_the_context_stands(
+    function: Callable[..., str],
+) -> None:
+    assert await output(as_tool(function), target="yours", source="mine") == "mine to yours: services"
+
+
 async def test_a_lambda_is_a_tool_when_it_is_given_a_name() -> None:
     assert await output(tool(name="now")(lambda: "noon")) == "noon"
 
