@@ -78,6 +78,19 @@ def test_an_excluded_tool_cannot_be_called_either() -> None:
     assert json.loads(output["item"]["output"])["error"] == "tool_not_found"
 
 
+def test_rules_about_a_tool_that_one_call_does_not_have_are_no_problem(caplog: pytest.LogCaptureFixture) -> None:
+    cfg = acme(greeting="Hi.", policy=[{"deny": "whoami"}])
+    with caplog.at_level("WARNING", logger="handrail"):
+        play(
+            {"model": [{"say": "Hi."}], "caller": [{"sleep": 3}]},
+            tenants=[cfg],
+            tools=[whoami],
+            prepare=lambda call: CallSetup(exclude=["whoami"]),
+        )
+
+    assert not [record.getMessage() for record in caplog.records if "policy" in record.getMessage()]
+
+
 def test_a_caller_can_be_rejected_before_anybody_answers() -> None:
     played = play(HELLO, tenants=[acme(greeting="Hello.")], prepare=lambda call: Reject(603), check=False)
 
