@@ -187,7 +187,7 @@ class CallerApprovals:
         confirmations: Confirmations,
         *,
         customer_id: str | None,
-        describe: Callable[[ToolCall, Approval], ReadBack],
+        describe: Callable[[Approval], ReadBack],
     ) -> None:
         self._executor = executor
         self._who = customer_id or "caller"
@@ -221,7 +221,7 @@ class CallerApprovals:
             pass
         if self._confirmations.state(token) != "yes":
             return
-        if not self._confirmations.has_agreed_to(token, self._describe(call, approval).spoken):
+        if not self._confirmations.has_agreed_to(token, self._describe(approval).spoken):
             return
         self._confirmations.forget(token)
         try:

@@ -10,6 +10,7 @@ from msgspec import Struct, structs
 from handrail.core.context import ToolContext
 from handrail.core.events import CallIgnored
 from handrail.core.log import log
+from handrail.core.text import copy_json
 from handrail.core.values import Approval, Failure, ToolCall, ToolResult
 from handrail.execute.executor import Executor
 from handrail.phone import signals as s
@@ -86,7 +87,7 @@ class ToolRunner:
                 hands_off=control is not None and control.mode == "manual",
                 is_transient=control is not None and control.lifespan == "response" and result.error is None,
             )
-        read_back = self._describe(call, approval)
+        read_back = self._describe(approval)
         return s.ToolFinished(
             call_id=call.id,
             output=output,
@@ -97,10 +98,10 @@ class ToolRunner:
             notice=read_back.notice,
         )
 
-    def _describe(self, call: ToolCall, approval: Approval) -> ReadBack:
-        tool = self.executor.registry.get(call.name)
-        given = tool.dump(tool.parse(call.arguments_json))
-        return describe_call(self._built, call.name, given, self._texts, repeats=approval.repeat > 0)
+    def _describe(self, approval: Approval) -> ReadBack:
+        # The values that will run: a hook may have changed those of the model.
+        given = copy_json(dict(approval.arguments))
+        return describe_call(self._built, approval.tool, given, self._texts, repeats=approval.repeat > 0)
 
     # What became of an output.
 
