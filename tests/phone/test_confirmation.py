@@ -213,6 +213,25 @@ def test_the_numbers_of_a_tools_own_read_back_have_to_be_said_too() -> None:
     assert described.values == ("pay", "50")
 
 
+def test_a_long_read_back_is_read_to_its_end() -> None:
+    @tool
+    async def pay(note: str, amount: int) -> str:
+        """Pay."""
+        return "paid"
+
+    builder = ToolBuilder()
+    builder.register(
+        lambda cfg: BuiltTool(tool=pay, read_back=lambda given: f"Note {given['note']}: {given['amount']}")
+    )
+    built, given = builder.build_tools(acme()), {"note": "rent " * 500, "amount": 5000}
+
+    own, listed = describe_call(built, "pay", given, Texts()), describe_call(built, "other", given, Texts())
+
+    assert "5000" in own.values
+    assert own.text.endswith("5000")
+    assert listed.text.endswith("5000")
+
+
 DONE = Texts()("read_back.repeat")
 
 
