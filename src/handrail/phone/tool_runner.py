@@ -11,6 +11,7 @@ from handrail.core.context import ToolContext
 from handrail.core.events import CallIgnored
 from handrail.core.log import log
 from handrail.core.text import copy_json
+from handrail.core.time_budget import TimeBudget
 from handrail.core.values import Approval, Failure, ToolCall, ToolResult
 from handrail.execute.executor import Executor
 from handrail.phone import signals as s
@@ -67,7 +68,7 @@ class ToolRunner:
         try:
             self._start(call)
             if self.approvals.refused or self._confirmations.has_answers:
-                await self.approvals.decide(call, context)
+                await TimeBudget(self.executor.timeouts.overhead).run(self.approvals.decide(call, context))
             return self._finish(call, await self.executor.run(call, context))
         except Exception:  # whatever happens, the model gets an output
             log.exception("the call %s of %s got no result", call.id, context.session_id)
