@@ -361,6 +361,47 @@ async def test_a_tool_is_made_with_a_handler_or_meant_by_its_name() -> None:
         await agent.create_tool(name="late", handler=close)
 
 
+@pytest.mark.parametrize(
+    "verdict",
+    [
+        needs("pay", {"amount": 5}, confirmation="yes"),
+        needs("pay", {"amount": 4}),
+        needs("pay", {}, confirmation="no"),
+        ToolVerdict("pay", "cannot_run", {"amount": 5}),
+    ],
+)
+@pytest.mark.parametrize("adapted", [True, False])
+async def test_a_pending_call_of_a_tool_that_a_release_took_away_is_withdrawn_by_its_name(
+    adapted: bool, verdict: ToolVerdict, tmp_path: Path
+) -> None:
+    @tool
+    async def pay(amount: int, code: Annotated[str, ParameterOptions(hidden=True)] = "std-4711") -> str:
+        """Pay."""
+        return "paid"
+
+    @tool(read_only=True)
+    async def look(
+        what: Annotated[str, ParameterOptions(adapter=(lambda value, context: value) if adapted else None)],
+    ) -> str:
+        """Look."""
+        return "seen"
+
+    plans = [plan(["g1"], needs("pay", {"amount": 5})), plan(["g1"], verdict, needs("look", {"what": "a"}))]
+    judge = scripted([*plans, *[plan(["g1"])] * 2], ["Ok."] * 3)
+    sessions = FileSessionStore(tmp_path)
+    for number, tools in enumerate([pay, look]):
+        agent = agent_with(judge, [tools])
+        await agent.create_guideline("Customer wants something", tools=[tools])
+        load = {"customer_id": "c-1", "deps": Bank(), "sessions": sessions, "allow_memory_ledger": True}
+        if number == 0:
+            result = await agent.session(session_id="s-1", **load).send("Pay 5.")
+            assert "pay (amount: 5)" in result.text
+        else:
+            result = await (await agent.load_session("s-1", **load)).send("Yes, 5.")
+            assert result.text == "Ok.\n\nThis will not be done: pay."
+            assert [one.tool_name for one in result.results] == ["look"]
+
+
 async def test_a_judge_without_a_provider_has_no_model_to_ask() -> None:
     session = open_session(agent_with(scripted()))
     with pytest.raises(ConfigError, match="no provider"):

@@ -152,7 +152,7 @@ async def adapt_verdicts(
     Only verdicts that may become a call of a candidate are adapted, all at once. Arguments that are those of a pending
     call are not adapted a second time.
     """
-    wanted = {*candidates, *(call.name for call in pending)}
+    wanted = {*candidates, *(call.name for call in pending)} & guide.tools.keys()
     places = [
         place
         for place, verdict in enumerate(plan.verdicts)
