@@ -146,6 +146,10 @@ FOREIGN: list[dict[str, Any]] = [
     {"type": "conversation.item.added", "item": {"id": "out_x", "type": "function_call_output", "call_id": "other"}},
     {"type": "conversation.item.retrieved", "item": {"id": "item_y", "type": "message", "status": "completed"}},
     {"type": "error", "error": {"type": "server_error", "code": None, "event_id": "response_999"}},
+    {
+        "type": "response.done",
+        "response": {"id": "resp_z", "usage": {"output_token_details": {"audio_tokens": 10**400}}, "output": []},
+    },
 ]
 
 
