@@ -12,8 +12,18 @@ import pytest
 from handrail import Agent, ConfigError, Executor, Guideline, Policy, Rule, ToolNotFoundError, tool
 from handrail.chat import FileSessionStore
 from handrail.errors import ProviderDownError
-from handrail.guide import Draft, GuidelineMatch, GuideSettings, ParameterOptions, Plan, ScriptedJudge, ToolVerdict
+from handrail.guide import (
+    Claim,
+    Draft,
+    GuidelineMatch,
+    GuideSettings,
+    ParameterOptions,
+    Plan,
+    ScriptedJudge,
+    ToolVerdict,
+)
 from handrail.guide.judges.provider import render_reply_request
+from handrail.providers import Usage
 from tests.guide.kit import (
     SEND_500,
     Bank,
@@ -151,8 +161,25 @@ async def test_a_judge_that_corrects_its_response_is_used() -> None:
     assert (bank.reads, result.trace.model_calls) == (["a"], 3)
 
 
+BAD: Any = object()
+
+
 @pytest.mark.parametrize(
-    "draft", [None, Draft(""), Draft(5), Draft("x", new_matches=5), Draft("x" * 200_000), KeyError()]
+    "draft",
+    [
+        None,
+        Draft(""),
+        Draft(BAD),
+        Draft("x", new_matches=BAD),
+        Draft("x", new_matches=(GuidelineMatch(BAD),)),
+        Draft("x", new_matches=(GuidelineMatch("g1", BAD),)),
+        Draft("x", new_matches=(GuidelineMatch("g1", True, BAD),)),
+        Draft("x", claims=(Claim(BAD),)),
+        Draft("x", claims=(Claim("get_balance", BAD),)),
+        Draft("x", claims=(Claim("get_balance", {"account": BAD}),)),
+        Draft("x" * 200_000),
+        KeyError(),
+    ],
 )
 async def test_a_reply_that_cannot_be_used_is_replaced_by_a_plain_text(draft: Any) -> None:
     class Garbage(ScriptedJudge):
@@ -167,6 +194,21 @@ async def test_a_reply_that_cannot_be_used_is_replaced_by_a_plain_text(draft: An
 
     assert result.text == "get balance: 20000 EUR"
     assert result.trace.reply.replaced
+
+
+@pytest.mark.parametrize(
+    "counted", [{"usage": BAD}, {"usage": Usage(input=BAD)}, {"usage": Usage(cost=BAD)}, {"model_calls": BAD}]
+)
+async def test_a_judge_that_counts_nonsense_is_counted_as_one_call(counted: dict[str, Any]) -> None:
+    bank = Bank()
+    planned = Plan(applies("g1"), (needs("transfer_money", SEND_500),), **counted)
+    judge = scripted([planned, Plan(**counted)], [Draft("I sent 500 to Sophie.", **counted)])
+    agent = agent_with(judge, policy=Policy([Rule.allow("*")]))
+    await agent.create_guideline("Customer wants to transfer money", tools=[transfer_money])
+    result = await open_session(agent, bank).send("Send 500 to Sophie")
+
+    assert (bank.sent, result.text) == ([("Sophie", 500)], "I sent 500 to Sophie.")
+    assert (result.usage, result.trace.model_calls) == (Usage(), 2)
 
 
 async def test_a_judge_that_hangs_is_not_waited_for() -> None:
