@@ -90,7 +90,13 @@ class TenantExecutors:
                 await self._open_sources(key, cfg, on_source)
             if key not in self._built or key in self._changed:
                 self._changed.discard(key)
-                self._built[key] = await self._build(cfg, self._sources[key], session_id)
+                try:
+                    self._built[key] = await self._build(cfg, self._sources[key], session_id)
+                except Exception as error:
+                    if key not in self._built:
+                        await self._sources.pop(key).aclose()  # The next call opens them again.
+                        raise
+                    log.error("the new tools of the tenant %s cannot be used: %s", cfg.tenant_id, error)
         return self._built[key]
 
     async def _open_sources(self, key: Key, cfg: TenantConfig, on_source: OnSource) -> None:
