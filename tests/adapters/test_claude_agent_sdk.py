@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 from claude_agent_sdk import ClaudeAgentOptions, ClaudeSDKClient, HookMatcher, Transport, create_sdk_mcp_server, tool
 from claude_agent_sdk.types import PermissionResultAllow, PermissionResultDeny
+from msgspec import structs
 
-from handrail import Executor, Policy, Rule, ToolContext, ToolFlags
+from handrail import Executor, Policy, Rule, Tool, ToolCall, ToolContext, ToolFlags
 from handrail.adapters.claude_agent_sdk import guard_options
 from handrail.execute import Timeouts
 
@@ -131,6 +132,7 @@ class Cli(Transport):
             answer = (await self._request(asked))["response"]
             if answer["behavior"] == "deny":
                 return str(answer["message"])
+            arguments = answer.get("updatedInput") or arguments
         given = {**given, "tool_input": arguments}
         _, server, tool_name = name.split("__")
         result = await self._ask_server(server, "tools/call", {"name": tool_name, "arguments": arguments})
@@ -155,11 +157,14 @@ class Desk:
         loses: str = "",
         context: Any = None,
         timeouts: Timeouts | None = None,
+        executor_hooks: Sequence[object] = (),
         **options: Any,
     ) -> None:
         self.paid: list[tuple[str, int]] = []
         self.cli = Cli(*steps, transcript=tmp_path / "transcript.jsonl", loses=loses)
-        self.executor = Executor(policy=policy, declared=DECLARED, timeouts=timeouts or Timeouts())
+        self.executor = Executor(
+            policy=policy, declared=DECLARED, timeouts=timeouts or Timeouts(), hooks=executor_hooks
+        )
 
         @tool("pay", "Pay an invoice.", {"invoice_id": str, "amount": int})
         async def pay(arguments: dict[str, Any]) -> dict[str, Any]:
@@ -288,6 +293,48 @@ async def test_a_call_that_claude_then_denies_by_itself_did_nothing(tmp_path: Pa
 
     assert desk.paid == []
     assert await desk.executor.doubts() == []
+
+
+@pytest.mark.parametrize(
+    ("changed", "paid"),
+    [(PAY, [("R-7", 100)]), ({**PAY, "amount": 90}, [("R-7", 90)]), ({**PAY, "amount": 5000}, [])],
+)
+async def test_arguments_that_are_changed_when_claude_asks_by_itself_are_authorised_too(
+    changed: dict[str, Any], paid: list[Any], tmp_path: Path
+) -> None:
+    async def can_use_tool(name: str, arguments: dict[str, Any], context: Any) -> Any:
+        return PermissionResultAllow(updated_input=changed)
+
+    policy = Policy([Rule.deny(NAME, where={"amount": {"above": 1000}}), Rule.allow("*")])
+    desk = Desk([(NAME, PAY)], tmp_path=tmp_path, policy=policy, can_use_tool=can_use_tool)
+    desk.cli.asks_itself = True
+    await desk.talk("Pay R-7.")
+
+    assert desk.paid == paid
+    assert ("permission_denied" in desk.cli.told["toolu_1"]) is not bool(paid)
+    assert await desk.executor.doubts() == []
+
+
+class AddTip:
+    """A hook of the host that changes what runs."""
+
+    def before(self, call: ToolCall, tool: Tool[..., Any], context: ToolContext[Any]) -> ToolCall:
+        given = json.loads(call.arguments_json)
+        return structs.replace(call, arguments_json=json.dumps({**given, "amount": given["amount"] + 5}))
+
+
+async def test_a_person_sees_the_arguments_that_will_run(tmp_path: Path) -> None:
+    asked: list[dict[str, Any]] = []
+
+    async def can_use_tool(name: str, arguments: dict[str, Any], context: Any) -> Any:
+        asked.append(arguments)
+        return PermissionResultAllow(updated_input=arguments)
+
+    desk = Desk([(NAME, PAY)], tmp_path=tmp_path, can_use_tool=can_use_tool, executor_hooks=[AddTip()])
+    await desk.talk("Pay R-7.")
+
+    assert asked == [{**PAY, "amount": 105}]
+    assert desk.paid == [("R-7", 105)]
 
 
 async def test_a_hook_that_fails_blocks_the_tool(tmp_path: Path) -> None:

@@ -362,6 +362,19 @@ async def test_with_customer_answers_the_yes_of_the_client_is_the_customers_and_
     assert asked[0] == '`pay` with {"invoice_id": "R-7", "amount": 100}: do you agree?'
 
 
+async def test_a_question_shows_what_no_screen_would() -> None:
+    asked: list[str] = []
+
+    async def elicit(message: str, *_: Any) -> Any:
+        asked.append(message)
+        return ElicitResult(action="decline", content={})
+
+    async with Desk(customer_answers=True).connect(elicitation_handler=elicit) as client:
+        await client.call_tool("pay", {**PAY, "invoice_id": "\u202eR-7"}, raise_on_error=False)
+
+    assert '"\\u202eR-7"' in asked[0]
+
+
 async def test_the_answer_of_a_client_never_stands_for_the_operator() -> None:
     async def elicit(message: str, *_: Any) -> Any:
         return ElicitResult(action="accept", content={})

@@ -385,6 +385,19 @@ async def test_a_redacted_value_is_nothing_to_run_with(arguments: dict[str, Any]
     ).state == "approved"
 
 
+async def test_arguments_that_are_nested_too_deeply_are_refused_and_the_question_stays_open() -> None:
+    approvals = await ask(a_question())
+    deep: dict[str, Any] = {}
+    for _ in range(100_000):
+        deep = {"in": deep}
+
+    with pytest.raises(ApprovalError, match="nested"):
+        await approvals.approve("t-1", by="operator", who="bo", arguments=deep)
+    known = await approvals.get("t-1")
+    assert known is not None
+    assert known.state == "pending"
+
+
 async def test_a_decision_stands_and_another_one_is_refused() -> None:
     approvals = await ask(a_question(), a_question("t-2", digest="d-2", expires_at=1_500.0))
     first = await approvals.approve("t-1", by="operator", who="bo")

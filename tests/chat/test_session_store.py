@@ -230,6 +230,55 @@ async def test_what_a_person_said_is_saved_when_asked(kept: Any) -> None:
     assert found.messages == (AssistantMessage(text="Olga here."),)
 
 
+class SlowStore(FileSessionStore):
+    """Files that are written when they may be."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self.is_asked, self.may_write, self._writing = asyncio.Event(), asyncio.Event(), asyncio.Lock()
+
+    async def save(self, conversation: Conversation, *, previous: Conversation | None = None) -> None:
+        self.is_asked.set()
+        await self.may_write.wait()
+        async with self._writing:
+            await super().save(conversation, previous=previous)
+
+
+@pytest.mark.parametrize("is_cancelled", [True, False])
+async def test_what_is_said_while_a_conversation_is_saved_is_saved_next(is_cancelled: bool, tmp_path: Path) -> None:
+    kept = SlowStore(tmp_path)
+    session = chat(["Hello."], sessions=kept)
+    session.reply_as_operator("I am Bo.")
+    saving = asyncio.create_task(session.save())
+    await kept.is_asked.wait()
+    session.reply_as_operator("How can I help?")
+    again = asyncio.create_task(session.save())
+    if is_cancelled:
+        saving.cancel()
+    kept.may_write.set()
+    await asyncio.gather(saving, again, return_exceptions=is_cancelled)
+    await session.send("Hi.")
+
+    said = ["I am Bo.", "How can I help?", "Hi.", "Hello."]
+    loaded = await kept.load("s-1")
+    assert loaded == session.conversation
+    assert [message.text for message in session.conversation.messages if not isinstance(message, ToolMessage)] == said
+
+
+async def test_a_message_that_is_sent_while_a_conversation_is_saved_is_answered(tmp_path: Path) -> None:
+    kept = SlowStore(tmp_path)
+    session = chat(["Hello."], sessions=kept)
+    session.reply_as_operator("I am Bo.")
+    saving = asyncio.create_task(session.save())
+    await kept.is_asked.wait()
+    sending = asyncio.create_task(session.send("Hi."))
+    kept.may_write.set()
+    await asyncio.gather(saving, sending)
+
+    assert len(session.conversation.messages) == 3
+    assert await kept.load("s-1") == session.conversation
+
+
 async def test_a_place_that_fails_stops_the_turn_before_anything_is_done() -> None:
     class Full(FileSessionStore):
         async def save(self, conversation: Conversation, *, previous: Conversation | None = None) -> None:

@@ -56,6 +56,27 @@ async def test_a_ledger_that_is_full_forgets_what_is_settled_and_never_a_doubt()
     assert code_of(await executor.run(call("pay", "lost", amount=0), at())) == "outcome_unknown"
 
 
+class Refusing(Book):
+    """A ledger whose claim raises before there is anything to await."""
+
+    def claim(self, *given: Any, **more: Any) -> Any:
+        raise ConnectionError("the ledger is away")
+
+
+class RefusingSlowly(Refusing):
+    is_immediate = False
+
+
+@pytest.mark.parametrize("can_claim_new", [True, False])
+@pytest.mark.parametrize("ledger", [Refusing, RefusingSlowly])
+async def test_a_ledger_that_raises_at_once_is_unavailable_and_nobody_cancelled_the_call(
+    ledger: type[Book], can_claim_new: bool
+) -> None:
+    executor = Executor([pay], policy=ALLOWED, ledger=ledger(can_claim_new=can_claim_new))
+
+    assert code_of(await executor.run(call("pay"), at())) == "unavailable"
+
+
 # Tools and policy
 
 

@@ -12,8 +12,18 @@ import pytest
 from handrail import Agent, ConfigError, Executor, Guideline, Policy, Rule, ToolNotFoundError, tool
 from handrail.chat import FileSessionStore
 from handrail.errors import ProviderDownError
-from handrail.guide import Draft, GuidelineMatch, GuideSettings, ParameterOptions, Plan, ScriptedJudge, ToolVerdict
+from handrail.guide import (
+    Claim,
+    Draft,
+    GuidelineMatch,
+    GuideSettings,
+    ParameterOptions,
+    Plan,
+    ScriptedJudge,
+    ToolVerdict,
+)
 from handrail.guide.judges.provider import render_reply_request
+from handrail.providers import Usage
 from tests.guide.kit import (
     SEND_500,
     Bank,
@@ -151,8 +161,25 @@ async def test_a_judge_that_corrects_its_response_is_used() -> None:
     assert (bank.reads, result.trace.model_calls) == (["a"], 3)
 
 
+BAD: Any = object()
+
+
 @pytest.mark.parametrize(
-    "draft", [None, Draft(""), Draft(5), Draft("x", new_matches=5), Draft("x" * 200_000), KeyError()]
+    "draft",
+    [
+        None,
+        Draft(""),
+        Draft(BAD),
+        Draft("x", new_matches=BAD),
+        Draft("x", new_matches=(GuidelineMatch(BAD),)),
+        Draft("x", new_matches=(GuidelineMatch("g1", BAD),)),
+        Draft("x", new_matches=(GuidelineMatch("g1", True, BAD),)),
+        Draft("x", claims=(Claim(BAD),)),
+        Draft("x", claims=(Claim("get_balance", BAD),)),
+        Draft("x", claims=(Claim("get_balance", {"account": BAD}),)),
+        Draft("x" * 200_000),
+        KeyError(),
+    ],
 )
 async def test_a_reply_that_cannot_be_used_is_replaced_by_a_plain_text(draft: Any) -> None:
     class Garbage(ScriptedJudge):
@@ -167,6 +194,21 @@ async def test_a_reply_that_cannot_be_used_is_replaced_by_a_plain_text(draft: An
 
     assert result.text == "get balance: 20000 EUR"
     assert result.trace.reply.replaced
+
+
+@pytest.mark.parametrize(
+    "counted", [{"usage": BAD}, {"usage": Usage(input=BAD)}, {"usage": Usage(cost=BAD)}, {"model_calls": BAD}]
+)
+async def test_a_judge_that_counts_nonsense_is_counted_as_one_call(counted: dict[str, Any]) -> None:
+    bank = Bank()
+    planned = Plan(applies("g1"), (needs("transfer_money", SEND_500),), **counted)
+    judge = scripted([planned, Plan(**counted)], [Draft("I sent 500 to Sophie.", **counted)])
+    agent = agent_with(judge, policy=Policy([Rule.allow("*")]))
+    await agent.create_guideline("Customer wants to transfer money", tools=[transfer_money])
+    result = await open_session(agent, bank).send("Send 500 to Sophie")
+
+    assert (bank.sent, result.text) == ([("Sophie", 500)], "I sent 500 to Sophie.")
+    assert (result.usage, result.trace.model_calls) == (Usage(), 2)
 
 
 async def test_a_judge_that_hangs_is_not_waited_for() -> None:
@@ -359,6 +401,47 @@ async def test_a_tool_is_made_with_a_handler_or_meant_by_its_name() -> None:
         await agent.create_tool(name="get_balance", consequential=True)
     with pytest.raises(ConfigError, match="'late' cannot be added: the agent has a session already"):
         await agent.create_tool(name="late", handler=close)
+
+
+@pytest.mark.parametrize(
+    "verdict",
+    [
+        needs("pay", {"amount": 5}, confirmation="yes"),
+        needs("pay", {"amount": 4}),
+        needs("pay", {}, confirmation="no"),
+        ToolVerdict("pay", "cannot_run", {"amount": 5}),
+    ],
+)
+@pytest.mark.parametrize("adapted", [True, False])
+async def test_a_pending_call_of_a_tool_that_a_release_took_away_is_withdrawn_by_its_name(
+    adapted: bool, verdict: ToolVerdict, tmp_path: Path
+) -> None:
+    @tool
+    async def pay(amount: int, code: Annotated[str, ParameterOptions(hidden=True)] = "std-4711") -> str:
+        """Pay."""
+        return "paid"
+
+    @tool(read_only=True)
+    async def look(
+        what: Annotated[str, ParameterOptions(adapter=(lambda value, context: value) if adapted else None)],
+    ) -> str:
+        """Look."""
+        return "seen"
+
+    plans = [plan(["g1"], needs("pay", {"amount": 5})), plan(["g1"], verdict, needs("look", {"what": "a"}))]
+    judge = scripted([*plans, *[plan(["g1"])] * 2], ["Ok."] * 3)
+    sessions = FileSessionStore(tmp_path)
+    for number, tools in enumerate([pay, look]):
+        agent = agent_with(judge, [tools])
+        await agent.create_guideline("Customer wants something", tools=[tools])
+        load = {"customer_id": "c-1", "deps": Bank(), "sessions": sessions, "allow_memory_ledger": True}
+        if number == 0:
+            result = await agent.session(session_id="s-1", **load).send("Pay 5.")
+            assert "pay (amount: 5)" in result.text
+        else:
+            result = await (await agent.load_session("s-1", **load)).send("Yes, 5.")
+            assert result.text == "Ok.\n\nThis will not be done: pay."
+            assert [one.tool_name for one in result.results] == ["look"]
 
 
 async def test_a_judge_without_a_provider_has_no_model_to_ask() -> None:

@@ -387,6 +387,42 @@ async def test_a_message_that_arrives_while_a_consequential_tool_runs_never_make
     assert "sent 5" in str(judge.plan_requests[1].messages)
 
 
+async def test_an_interruption_reaches_the_calls_that_are_made_beside_a_confirmed_one() -> None:
+    began = asyncio.Event()
+
+    @tool(read_only=True)
+    async def look() -> str:
+        """Look something up."""
+        began.set()
+        await asyncio.Event().wait()
+        return "seen"
+
+    bank = Bank()
+    judge = scripted(
+        [
+            plan(["g1"], needs("transfer_money", SEND_500)),
+            plan(["g1", "g2"], needs("transfer_money", SEND_500, confirmation="yes"), needs("look")),
+        ],
+        ["Ok."],
+    )
+    agent = agent_with(judge, [transfer_money, look])
+    for number, one in enumerate([transfer_money, look], start=1):
+        await agent.create_guideline(f"Condition {number}", tools=[one])
+    session = open_session(agent, bank)
+    await session.send("Send 500 to Sophie.")
+    turn = asyncio.create_task(session.send("Yes, 500 to Sophie."))
+    await asyncio.wait_for(began.wait(), 20)
+    session.interrupt()
+    result = await asyncio.wait_for(turn, 5)
+
+    assert result.stop_reason == "interrupted"
+    assert bank.sent == [("Sophie", 500)]
+    assert [(one.tool_name, one.error and one.error.code) for one in result.results] == [
+        ("transfer_money", None),
+        ("look", "cancelled"),
+    ]
+
+
 async def test_interrupting_the_judge_ends_the_turn_and_the_next_message_is_heard() -> None:
     asked = asyncio.Event()
 

@@ -3,14 +3,15 @@
 import asyncio
 import sqlite3
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
 from handrail import tool
-from handrail.core import CallFinished
+from handrail.authorize import MemoryApprovals
+from handrail.core import Approval, CallFinished
 from handrail.phone import PhoneCallEnded
-from handrail.store import open_store
+from handrail.store import SqlStore, open_store
 from tests.phone.calls import Played, play
 from tests.phone.faulty_calls import STATES, describe, find_wrong, play_faulty
 from tests.tenants.samples import acme
@@ -145,6 +146,10 @@ FOREIGN: list[dict[str, Any]] = [
     {"type": "conversation.item.added", "item": {"id": "out_x", "type": "function_call_output", "call_id": "other"}},
     {"type": "conversation.item.retrieved", "item": {"id": "item_y", "type": "message", "status": "completed"}},
     {"type": "error", "error": {"type": "server_error", "code": None, "event_id": "response_999"}},
+    {
+        "type": "response.done",
+        "response": {"id": "resp_z", "usage": {"output_token_details": {"audio_tokens": 10**400}}, "output": []},
+    },
 ]
 
 
@@ -222,3 +227,54 @@ def test_a_store_that_is_away_for_a_minute_costs_what_was_asked_of_it_and_not_th
     _, first, second = played.of(CallFinished)
     assert (first.result.error.code, second.result.ok) == ("unavailable", True)
     assert booked == ["9:30"]
+
+
+class HangingApprovals(MemoryApprovals):
+    """Approvals that never answer who gives one."""
+
+    is_immediate: ClassVar[bool] = False
+
+    async def approve(self, *args: Any, **options: Any) -> Approval:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+
+class StoreWithout:
+    """A store whose approvals hang."""
+
+    def __init__(self, store: SqlStore) -> None:
+        self.approvals = HangingApprovals()
+        self._store = store
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+
+def test_a_yes_that_cannot_be_recorded_leaves_no_call_without_an_output(tmp_path: Path) -> None:
+    booked: list[str] = []
+
+    @tool
+    async def book(slot: str) -> str:
+        """Book an appointment."""
+        booked.append(slot)
+        return "booked"
+
+    played = play(
+        {
+            "model": [
+                {"say": "Hello."},
+                {"calls": [{"id": "c1", **BOOK}]},
+                {"say": "book: slot: 9:30, yes or no?"},
+                {"calls": [{"id": "c2", **BOOK}]},
+            ],
+            "otherwise": {"say": "That did not work."},
+            "caller": [{"say": "An appointment."}, {"say": "Yes."}, {"sleep": 60}],
+            "expect": [{"result": "c2", "ok": False}, {"unanswered": 0}, {"never_voiced": 0}],
+        },
+        tenants=[acme(greeting="Hello.", transcription_model="gpt-4o-transcribe")],
+        tools=[book],
+        store=StoreWithout(open_store(f"sqlite+aiosqlite:///{tmp_path}/phone.db")),
+    )
+
+    assert booked == []
+    assert played.report.unanswered == ()

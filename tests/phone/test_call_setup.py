@@ -78,6 +78,19 @@ def test_an_excluded_tool_cannot_be_called_either() -> None:
     assert json.loads(output["item"]["output"])["error"] == "tool_not_found"
 
 
+def test_rules_about_a_tool_that_one_call_does_not_have_are_no_problem(caplog: pytest.LogCaptureFixture) -> None:
+    cfg = acme(greeting="Hi.", policy=[{"deny": "whoami"}])
+    with caplog.at_level("WARNING", logger="handrail"):
+        play(
+            {"model": [{"say": "Hi."}], "caller": [{"sleep": 3}]},
+            tenants=[cfg],
+            tools=[whoami],
+            prepare=lambda call: CallSetup(exclude=["whoami"]),
+        )
+
+    assert not [record.getMessage() for record in caplog.records if "policy" in record.getMessage()]
+
+
 def test_a_caller_can_be_rejected_before_anybody_answers() -> None:
     played = play(HELLO, tenants=[acme(greeting="Hello.")], prepare=lambda call: Reject(603), check=False)
 
@@ -96,8 +109,16 @@ def fail(call: IncomingCall) -> CallSetup:
     raise RuntimeError("no CRM")
 
 
+def exclude_letters(call: IncomingCall) -> CallSetup:
+    return CallSetup(exclude="whoami")  # type: ignore[arg-type]
+
+
+def say_nothing(call: IncomingCall) -> CallSetup:
+    return CallSetup(instructions=None)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("how", ["accept", "reject"])
-@pytest.mark.parametrize("prepare", [hang, fail, lambda call: "Ann"])
+@pytest.mark.parametrize("prepare", [hang, fail, lambda call: "Ann", exclude_letters, say_nothing])
 def test_a_preparation_that_fails_or_hangs_is_what_the_tenant_says(prepare: Any, how: str) -> None:
     played = play(HELLO, tenants=[acme(greeting="Hello.", on_prepare_failure=how)], prepare=prepare, check=False)
 
@@ -228,6 +249,18 @@ def test_a_lookup_goes_on_while_the_caller_only_says_that_they_listen(words: str
     call.feed(s.CallerTranscribed(item_id="i", transcript=words))
 
     assert bool(call.of(s.InterruptTools)) is interrupts
+
+
+def test_a_context_that_hangs_turns_the_call_away_and_keeps_no_line_busy() -> None:
+    async def make_context(call: IncomingCall) -> ToolContext[None]:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    played = play(HELLO, tenants=[acme(greeting="Hello.")], context=make_context, check=False)
+
+    assert [(request.verb, request.body) for request in played.report.http] == [("reject", {"status_code": 480})]
+    [note] = [event for event in played.of(LogEvent) if event.name == "phone_call_failed"]
+    assert note.fields["reason"] == "TimeoutError"
 
 
 @pytest.mark.parametrize("is_open", [True, False])

@@ -5,8 +5,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from msgspec import structs
 
-from handrail import tool
+from handrail import Tool, ToolCall, ToolContext, tool
 from handrail.phone import signals as s
 from handrail.phone.confirmation import describe_call
 from handrail.tenants import BuiltTool, Texts, ToolBuilder
@@ -212,6 +213,25 @@ def test_the_numbers_of_a_tools_own_read_back_have_to_be_said_too() -> None:
     assert described.values == ("pay", "50")
 
 
+def test_a_long_read_back_is_read_to_its_end() -> None:
+    @tool
+    async def pay(note: str, amount: int) -> str:
+        """Pay."""
+        return "paid"
+
+    builder = ToolBuilder()
+    builder.register(
+        lambda cfg: BuiltTool(tool=pay, read_back=lambda given: f"Note {given['note']}: {given['amount']}")
+    )
+    built, given = builder.build_tools(acme()), {"note": "rent " * 500, "amount": 5000}
+
+    own, listed = describe_call(built, "pay", given, Texts()), describe_call(built, "other", given, Texts())
+
+    assert "5000" in own.values
+    assert own.text.endswith("5000")
+    assert listed.text.endswith("5000")
+
+
 DONE = Texts()("read_back.repeat")
 
 
@@ -282,3 +302,46 @@ def test_every_language_says_that_a_call_is_repeated(locale: str) -> None:
 
     assert again.spoken == f"{texts('read_back.repeat')}. {once.spoken}"
     assert len(again.values) > len(once.values)
+
+
+class AddTip:
+    """A hook of the host that changes what runs."""
+
+    def before(self, call: ToolCall, tool: Tool[..., Any], context: ToolContext[Any]) -> ToolCall:
+        given = json.loads(call.arguments_json)
+        return structs.replace(call, arguments_json=json.dumps({**given, "amount": given["amount"] + 5}))
+
+
+@pytest.mark.parametrize(("said", "expected"), [("pay: amount: 50, yes or no?", []), ("pay: amount: 55, yes?", [55])])
+def test_a_caller_hears_the_values_that_a_hook_made_of_those_of_the_model(said: str, expected: list[int]) -> None:
+    paid: list[int] = []
+
+    @tool
+    async def pay(amount: int) -> str:
+        """Pay."""
+        paid.append(amount)
+        return "paid"
+
+    again = {"name": "pay", "args": {"amount": 50}}
+    played = play(
+        {
+            "model": [
+                {"say": "Hello."},
+                {"calls": [{"id": "c1", **again}]},
+                {"say": said},
+                {"calls": [{"id": "c2", **again}]},
+            ],
+            "otherwise": {"say": "Done."},
+            "caller": [{"say": "Pay 50, please."}, {"say": "Yes."}, {"sleep": 30}],
+            "expect": [],
+        },
+        tools=[pay],
+        tenants=[acme(greeting="Hello.", transcription_model="gpt-4o-transcribe")],
+        executor_options={"hooks": [AddTip()]},
+        check=False,
+    )
+
+    asked = [event["response"].get("instructions", "") for event in played.report.client_events("response.create")]
+    assert [text for text in asked if "pay: amount" in text]
+    assert not [text for text in asked if "pay: amount: 50" in text]
+    assert paid == expected

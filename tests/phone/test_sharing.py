@@ -235,3 +235,49 @@ def test_a_call_that_is_made_again_under_another_id_while_it_runs_runs_once_and_
         (CallFinished, "c1"),
         (CallFinished, "c2"),
     ]
+
+
+# The event loop.
+
+
+def test_the_calls_of_other_tenants_go_on_while_many_rules_of_one_are_worked_out() -> None:
+    counted = [0]
+    at: dict[str, int] = {}
+
+    def build_act(number: int) -> Tool[..., Any]:
+        @tool(name=f"tool_{number}")
+        def act(text: str) -> str:
+            """Act."""
+            return text
+
+        return act
+
+    many = range(60)
+    rules = [{"deny": "tool_*", "where": {"text": {"matches": f"x{number}.*y"}}} for number in many]
+    tenant = TenantConfig.model_validate({"tenant_id": "north", "numbers": [NORTH], "policy": rules})
+    tools = build(*map(build_act, many))
+
+    def build_last(cfg: TenantConfig) -> None:
+        at["built"] = counted[0]
+
+    def make_context(call: IncomingCall) -> ToolContext[Any]:
+        at["ready"] = counted[0]
+        return ToolContext(session_id=call.session_id)
+
+    async def count_passes() -> None:
+        while True:
+            await asyncio.sleep(0)
+            counted[0] += 1
+
+    async def main(simulator: PhoneSimulator, gateway: PhoneGateway, heard: list[Event]) -> None:
+        counting = asyncio.create_task(count_passes())
+        call = await simulator.ring(script(NORTH), gateway.handle_webhook)
+        while "ready" not in at:
+            await asyncio.sleep(0)
+        counting.cancel()
+        await simulator.wait(call.id)
+
+    tools.register(build_last)
+    in_gateway(main, tenants=[tenant], tools=tools, context=make_context)
+
+    assert at["ready"] - at["built"] > 100

@@ -10,7 +10,8 @@ import pytest
 from openai import AsyncOpenAI
 from pydantic import ValidationError
 
-from handrail.core import CallFinished, Event, LogEvent
+from handrail import ToolFlags
+from handrail.core import CallFinished, Event, LogEvent, ToolsBuilt
 from handrail.phone import PhoneGateway
 from handrail.tenants import TenantConfig, TenantDirectory, TenantTrust
 from handrail.tenants.tool_sources import open_sources
@@ -182,6 +183,76 @@ async def test_tools_that_a_server_gets_later_are_those_of_a_later_call() -> Non
 
     assert offered[0] == ["crm__add_tool"]
     assert offered[-1] == ["crm__add_tool", "crm__new"]
+
+
+class Counted:
+    """An app in front of another one, which counts the requests that are under way."""
+
+    def __init__(self, app: Any) -> None:
+        self.app = app
+        self.open = self.seen = 0
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        is_http = scope["type"] == "http"
+        self.open += is_http
+        self.seen += is_http
+        try:
+            await self.app(scope, receive, send)
+        finally:
+            self.open -= is_http
+
+
+async def test_what_cannot_be_built_leaves_no_connection_open() -> None:
+    app = Counted(make_server().streamable_http_app())
+    declared = {"crm__who": ToolFlags(read_only=True)}  # It belongs to another framework: no tool may have its name.
+    async with listening(app) as url, PhoneSimulator() as simulator:
+        client = AsyncOpenAI(base_url=simulator.url, api_key="sk-test", webhook_secret=simulator.webhook_secret)
+        directory, trust = TenantDirectory([]), TenantTrust(private_networks=True)
+        options = {"declared": declared}
+        async with (
+            client,
+            PhoneGateway(client=client, tenants=directory, trust=trust, executor_options=options) as gateway,
+        ):
+            for number in range(3):
+                servers = [{"name": "crm", "url": f"{url}/mcp"}]
+                directory.put(acme(greeting=f"Hello {number}.", features={}, mcp_servers=servers))
+                script = {"call": {"id": f"rtc_{number}"}, "timing": FAST, "model": [{"say": "Hello."}]}
+                report = await simulator.play(script, gateway.handle_webhook)
+                assert report.ended == "rejected"
+            async with asyncio.timeout(5):
+                while app.open:
+                    await asyncio.sleep(0.01)
+            assert app.seen > 3
+
+
+async def test_tools_of_a_source_that_cannot_be_used_leave_those_before() -> None:
+    server = {"name": "crm", "include": ["add_tool", "new"]}
+    learn: dict[str, Any] = {
+        "timing": FAST,
+        "model": [{"say": "Hello."}, {"calls": [{"id": "c1", "name": "crm__add_tool"}]}],
+        "otherwise": {"say": "Done."},
+        "caller": [{"say": "Learn something."}, {"wait": "results", "patience": 20}],
+    }
+    heard: list[Event] = []
+    async with listening(make_server().streamable_http_app()) as url, PhoneSimulator() as simulator:
+        servers = [{**server, "url": f"{url}/mcp"}]
+        cfg = acme(greeting="Hello.", features={}, mcp_servers=servers, policy=[{"allow": "crm__add_tool"}])
+        client = AsyncOpenAI(base_url=simulator.url, api_key="sk-test", webhook_secret=simulator.webhook_secret)
+        gateway = PhoneGateway(
+            client=client,
+            tenants=TenantDirectory([cfg]),
+            trust=TenantTrust(private_networks=True),
+            listeners=[heard.append],
+            executor_options={"declared": {"crm__new": ToolFlags(read_only=True)}},
+        )
+        async with client, gateway:
+            for number in range(4):
+                report = await simulator.play({**learn, "call": {"id": f"rtc_{number}"}}, gateway.handle_webhook)
+                session = next(entry.data["body"] for entry in report.timeline if entry.type == "accept")
+                assert [tool["name"] for tool in session["tools"]] == ["crm__add_tool"]
+                learn = {"timing": FAST, "model": [{"say": "Hello."}]}
+
+    assert any(isinstance(event, ToolsBuilt) and "crm__new" in event.tool_names for event in heard)
 
 
 @pytest.mark.parametrize(

@@ -106,6 +106,16 @@ async def test_a_client_that_can_is_asked_and_a_payment_is_made_once(mode: str) 
 
 
 @pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
+async def test_a_question_shows_every_value_and_none_in_another_order(mode: str) -> None:
+    person = Person("decline")
+    async with http_client(Executor([pay]), mode=mode, person=person) as client:
+        await client.call_tool("pay", {"to": "\u202eAnn" + "n" * 3_000, "amount": 7})
+
+    assert "\\u202eAnn" in person.questions[0]
+    assert '"amount":7' in person.questions[0]
+
+
+@pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
 async def test_a_client_that_cannot_be_asked_gets_instructions_to_approve(mode: str) -> None:
     executor = make_executor()
     async with http_client(executor, mode=mode, approval_hint="See https://ops.example/{token}.") as client:

@@ -87,6 +87,8 @@ def test_another_target_is_refused_with_its_field_and_without_its_value(target: 
         ({"policy": [{"deni": "pay"}]}, "deni"),
         ({"texts": {"end_call.goodby": "Ciao"}}, "end_call.goodby"),
         ({"texts": {"transfer.unknown": "{destination.__class__}"}}, "may use"),
+        ({"texts": {"say.greeting": "{text:>1000000000}"}}, "without a format"),
+        ({"texts": {"say.greeting": "{text:{text}}"}}, "without a format"),
         ({"features": {"refer": refer(destinations=[SALES, SALES])}}, "unique"),
         ({"features": {"refer": refer(destinations=[{**SALES, "fallback": "nobody"}])}}, "fallback"),
         ({"features": {"refer": refer(unknown=1)}}, "features.refer.unknown"),

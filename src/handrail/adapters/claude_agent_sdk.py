@@ -5,7 +5,9 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal
+
+from msgspec import Struct
 
 from handrail.adapters import host_calls
 from handrail.adapters.host_calls import ContextSource, HostResult, resolve_context
@@ -56,6 +58,15 @@ def guard_options(
     return replace(options, hooks=hooks, can_use_tool=options.can_use_tool and guard.can_use_tool)
 
 
+class _Running(Struct):
+    """A call that Claude runs: what it was asked with, what it will return, and the guard that waits for it."""
+
+    given: Any
+    turn: int
+    outcome: asyncio.Future[Any]
+    guard: asyncio.Task[HostResult]
+
+
 class _Guard:
     def __init__(self, executor: Executor, context: Any, decide: CanUseTool | None, by: Any, who: str | None) -> None:
         self._executor = executor
@@ -63,8 +74,8 @@ class _Guard:
         self._decide = decide
         self._by: Literal["customer", "operator"] = by
         self._who = who
-        self._running: dict[str, tuple[asyncio.Future[Any], asyncio.Task[HostResult]]] = {}
-        """The calls that Claude runs now: what they will return, and the guard that waits for it."""
+        self._running: dict[str, _Running] = {}
+        """The calls that Claude runs now, by its ids."""
 
     async def before(self, given: Any, tool_use_id: str | None, _: Any) -> Any:
         """Let a call run, with the arguments that were authorised, or deny it with what the model is to know."""
@@ -79,7 +90,7 @@ class _Guard:
         answer = await self._start(call, given, turn=turn, wakes=0)
         pause = answer.describe_pause() if isinstance(answer, HostResult) and answer.is_pause else {}
         if self._decide is not None and pause.get("by") == self._by:
-            await self._ask(self._decide, call, given)
+            await self._ask(self._decide, call, given, pause["arguments"])
             answer = await self._start(call, given, turn=turn, wakes=1)
         if isinstance(answer, HostResult):
             return _decide(permissionDecision="deny", permissionDecisionReason=answer.result.for_model())
@@ -95,21 +106,41 @@ class _Guard:
     async def _settle(self, call_id: str, answer: Any) -> None:
         if (running := self._running.get(call_id)) is None:
             return  # It was refused, or its time was over: the ledger knows that.
-        outcome, guard = running
+        outcome = running.outcome
         if not outcome.done():
             outcome.set_exception(answer) if isinstance(answer, Exception) else outcome.set_result(answer)
-        await asyncio.wait([guard])
+        await asyncio.wait([running.guard])
 
     async def can_use_tool(self, name: str, given: dict[str, Any], context: ToolPermissionContext) -> PermissionResult:
-        """What Claude asks by itself; a call that is then denied did nothing."""
+        """What Claude asks by itself: a call that is denied did nothing, and one that is changed is authorised anew."""
         assert self._decide is not None
         decision = await self._decide(name, given, context)
+        call_id = context.tool_use_id or ""
+        running = self._running.get(call_id)
         if isinstance(decision, PermissionResultDeny):
-            await self._settle(context.tool_use_id or "", ToolError(decision.message or "It was denied."))
-        return decision
+            await self._settle(call_id, ToolError(decision.message or "It was denied."))
+            return decision
+        changed = decision.updated_input
+        if changed is None or changed == given:
+            return decision
+        await self._settle(call_id, ToolError("It was not run with these arguments: others were wanted."))
+        if running is None:
+            return PermissionResultDeny(message=f"`{name}` was not run: its arguments were changed too late.")
+        call = ToolCall(
+            id=f"{call_id}.changed", name=name, arguments_json=json.dumps(host_calls.to_json_value(changed))
+        )
+        answer = await self._start(call, running.given, turn=running.turn, wakes=1, known_as=call_id)
+        if isinstance(answer, HostResult):
+            return PermissionResultDeny(message=answer.result.for_model())
+        return replace(decision, updated_input=dict(answer))
 
-    async def _start(self, call: ToolCall, given: Any, *, turn: int, wakes: int) -> Mapping[str, Any] | HostResult:
-        """The arguments with which the call may run, or the result that it has without running."""
+    async def _start(
+        self, call: ToolCall, given: Any, *, turn: int, wakes: int, known_as: str | None = None
+    ) -> Mapping[str, Any] | HostResult:
+        """The arguments with which the call may run, or the result that it has without running.
+
+        `known_as` is Claude's id of the call, where it is another one.
+        """
         loop = asyncio.get_running_loop()
         entered, outcome = loop.create_future(), loop.create_future()
 
@@ -121,13 +152,13 @@ class _Guard:
         guard = asyncio.create_task(
             host_calls.run_host_call(self._executor, call, context, proceed, control=host_calls.ControlFlow())
         )
-        self._running[call.id] = outcome, guard
-        guard.add_done_callback(lambda _: self._running.pop(call.id, None))
+        call_id = known_as or call.id
+        self._running[call_id] = _Running(given=given, turn=turn, outcome=outcome, guard=guard)
+        guard.add_done_callback(lambda _: self._running.pop(call_id, None))
         await asyncio.wait([entered, guard], return_when=asyncio.FIRST_COMPLETED)
         return entered.result() if entered.done() else await guard
 
-    async def _ask(self, decide: CanUseTool, call: ToolCall, given: Any) -> None:
-        arguments = cast(dict[str, Any], given.get("tool_input") or {})
+    async def _ask(self, decide: CanUseTool, call: ToolCall, given: Any, arguments: dict[str, Any]) -> None:
         decision = await decide(call.name, arguments, ToolPermissionContext(tool_use_id=call.id))
         denial = decision if isinstance(decision, PermissionResultDeny) else None
         changed = None if isinstance(decision, PermissionResultDeny) else decision.updated_input

@@ -20,6 +20,7 @@ from handrail.adapters.host_calls import (
     to_json_value,
 )
 from handrail.core.log import log
+from handrail.core.text import escape_invisible
 from handrail.core.values import ToolCall
 from handrail.define.options import ToolFlags
 from handrail.errors import ApprovalError, ConfigError, MissingExtraError
@@ -171,7 +172,8 @@ class HandrailMiddleware(Middleware):
         text = f"{pause['message']} Continue once it is decided."
         if self._customer_answers and pause.get("by") == "customer":
             why = f" ({pause['question']})" if pause.get("question") else ""
-            text = f"`{pause['tool']}` with {json.dumps(pause['arguments'], ensure_ascii=False)}: do you agree?{why}"
+            arguments = escape_invisible(json.dumps(pause["arguments"], ensure_ascii=False))
+            text = f"`{pause['tool']}` with {arguments}: do you agree?{why}"
         question = mcp_types.ElicitRequest(
             params=mcp_types.ElicitRequestFormParams(
                 message=text, requested_schema={"type": "object", "properties": {}}

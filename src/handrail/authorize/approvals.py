@@ -301,10 +301,13 @@ def decide_approval(
         raise ApprovalError("Say who decides: who='…'.")
     if by == "customer" and approval.customer_id is not None and who != approval.customer_id:
         raise ApprovalError("This is for the customer of this conversation to decide, and for nobody else.")
-    if arguments is not None and _has_redaction_mark(arguments):
-        raise ApprovalError(f"arguments must not contain {HIDDEN!r}: it stands for a value that was redacted.")
-    if arguments is not None and _has_same_values(arguments, approval.arguments):
-        arguments = None  # Nothing is changed, and nobody is told that something was.
+    try:
+        if arguments is not None and _has_redaction_mark(arguments):
+            raise ApprovalError(f"arguments must not contain {HIDDEN!r}: it stands for a value that was redacted.")
+        if arguments is not None and _has_same_values(arguments, approval.arguments):
+            arguments = None  # Nothing is changed, and nobody is told that something was.
+    except RecursionError as error:
+        raise ApprovalError("arguments must not be nested so deeply.") from error
     if state == ("approved" if approval.state == "used" else approval.state):
         if arguments == approval.changed_arguments:
             return approval

@@ -84,6 +84,7 @@ class ChatSession(Generic[ResultT]):
         self._turn_start = 0.0
         self._saved: Conversation | None = None
         """What the store has: a save writes what changed since then."""
+        self._saving = asyncio.Lock()
         self._conversation = conversation or Conversation(
             session_id=context.session_id,
             tenant_id=context.tenant_id,
@@ -345,25 +346,30 @@ class ChatSession(Generic[ResultT]):
             raise ConfigError(
                 "save() needs a session store: pass sessions=FileSessionStore('directory') here or to ChatSession."
             )
-        self._conversation = await self._save_conversation(self._conversation)
+        conversation = self._conversation
+        saved = await self._save_conversation(conversation)
+        is_same = self._conversation is conversation  # Else a person has written meanwhile: the next save has that.
+        self._conversation = saved if is_same else structs.replace(self._conversation, revision=saved.revision)
 
     async def _save_conversation(self, conversation: Conversation) -> Conversation:
         if self._sessions is None:
             return conversation
-        after = structs.replace(conversation, revision=conversation.revision + 1)
-        previous = self._saved if self._saved is not None and self._saved.revision == conversation.revision else None
-        saving = asyncio.ensure_future(self._sessions.save(after, previous=previous))
-        try:
-            await asyncio.shield(saving)
-        except asyncio.CancelledError:
-            await asyncio.wait([saving])  # The revision here must be the one in the store.
-            if not saving.cancelled() and saving.exception() is None:
-                self._saved = after
-                if self._state is not None:
-                    self._state.conversation = after
-            raise
-        self._saved = after
-        return after
+        async with self._saving:
+            previous = self._saved  # Perhaps by a save that began before this one.
+            revision = conversation.revision if previous is None else previous.revision
+            after = structs.replace(conversation, revision=revision + 1)
+            saving = asyncio.ensure_future(self._sessions.save(after, previous=previous))
+            try:
+                await asyncio.shield(saving)
+            except asyncio.CancelledError:
+                await asyncio.wait([saving])  # The revision here must be the one in the store.
+                if not saving.cancelled() and saving.exception() is None:
+                    self._saved = after
+                    if self._state is not None and self._state.conversation is conversation:
+                        self._state.conversation = after
+                raise
+            self._saved = after
+            return after
 
 
 def _renew_pending(pending: PendingCall, asked: Approval | None, *, has_digests: bool) -> PendingCall:

@@ -110,7 +110,8 @@ class TurnState:
         self._model_tasks: set[asyncio.Future[Any]] = set()
         self._new_ids: set[str] = set()
         """Calls that this turn has made; those of an earlier turn may have been begun."""
-        self._running_response_id = ""
+        self._running_response_ids: frozenset[str] = frozenset()
+        """The responses of the calls that run: one that was confirmed is of an earlier turn."""
 
     async def update(self, conversation: Conversation) -> None:
         """Set the conversation, and save it."""
@@ -344,9 +345,9 @@ class TurnState:
             runnable, refused = progress.admit(calls)
             running = self.executor.run_all(runnable, self.context) if runnable else None
         if running is not None:
-            self._running_response_id = calls[0].response_id or ""
+            self._running_response_ids = frozenset(call.response_id for call in calls if call.response_id)
             results = await self._report_events(running)
-            self._running_response_id = ""
+            self._running_response_ids = frozenset()
         results += refused
         unsettled = self._add_results(results)
         tokens = {result.approval.token: result.call_id for result in results if result.approval is not None}
@@ -439,8 +440,8 @@ class TurnState:
         self.progress.is_interrupted = True
         for task in self._model_tasks:
             task.cancel()
-        if self._running_response_id:
-            self.executor.cancel_tools_for_response(self._running_response_id, session_id=self.context.session_id)
+        for response_id in self._running_response_ids:
+            self.executor.cancel_tools_for_response(response_id, session_id=self.context.session_id)
 
     def build_result(self) -> TurnResult:
         """Build the result of the turn."""

@@ -336,8 +336,9 @@ class EffectRunner:
         self._claims[running.ref] = running
         try:
             started = self._build_started(effect, authorization.decision)
-            claiming, step = self._begin_claim(effect, entry, authorization, started, is_new=is_new)
+            step = None
             try:
+                claiming, step = self._begin_claim(effect, entry, authorization, started, is_new=is_new)
                 is_claimed = await claiming
             except BaseException as error:
                 await self._undo_claim(effect, entry, step, error)

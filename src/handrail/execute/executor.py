@@ -2,7 +2,7 @@
 
 import asyncio
 import copy
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
 from contextlib import AbstractContextManager
 from time import perf_counter
 from typing import Any, Literal, Self, TypeVar
@@ -278,11 +278,11 @@ class Executor:
         """Call a function after every change of the pool; the function returned here unsubscribes it."""
         return self._pool.subscribe(listener)
 
-    def snapshot(self) -> Self:
-        """An executor with the current tools, unaffected by later replacements; everything else is shared, the policy,
-        too."""
+    def snapshot(self, *, exclude: Collection[str] = ()) -> Self:
+        """An executor with the current tools but those to exclude, by name, unaffected by later replacements;
+        everything else is shared, the policy, too."""
         other = copy.copy(self)
-        other._pool = self._pool.snapshot()
+        other._pool = self._pool.snapshot(exclude=exclude)
         return other
 
     def register(self, name: str, function: object) -> Self:

@@ -3,7 +3,7 @@
 import copy
 import inspect
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 from weakref import WeakSet
@@ -525,10 +525,13 @@ class ToolPool:
 
         return unsubscribe
 
-    def snapshot(self) -> Self:
-        """A pool with the current tools, unaffected by later replacements of tools; the policy is always that of this
-        pool."""
+    def snapshot(self, *, exclude: Collection[str] = ()) -> Self:
+        """A pool with the current tools but those to exclude, unaffected by later replacements of tools; the policy is
+        always that of this pool."""
         other = copy.copy(self)
+        if exclude:
+            other.registry = ToolRegistry(tool for tool in self.registry if tool.name not in exclude)
+            other.compiled = {name: compiled for name, compiled in self.compiled.items() if name not in exclude}
         other._snapshots, other._origin = WeakSet(), self
         self._snapshots.add(other)
         return other

@@ -91,6 +91,12 @@ def format_read_back(pending: PendingCall, tool: GuidedTool | None, locale: str 
     return f"{pending.call.name.replace('_', ' ')}" + (f" ({values})" if values else "")
 
 
+def format_pending(pending: PendingCall, tools: Mapping[str, GuidedTool], locale: str) -> str:
+    """The same for one of an agent's tools; only its name if the tool is gone: nobody knows what of it is hidden."""
+    tool = tools.get(pending.call.name)
+    return pending.call.name.replace("_", " ") if tool is None else format_read_back(pending, tool, locale)
+
+
 def add_read_back(
     text: str,
     pending: Sequence[PendingCall],
@@ -104,7 +110,7 @@ def add_read_back(
     texts = load_locale(locale)
     dropped = texts["confirm.withdrawn"].format(calls="; ".join(withdrawn)) if withdrawn else ""
     asked = [waiting for waiting in pending if waiting.approval.by == "customer"]
-    lines = [format_read_back(waiting, tools.get(waiting.call.name), locale) for waiting in asked]
+    lines = [format_pending(waiting, tools, locale) for waiting in asked]
     if not lines:
         question = ""
     elif len(lines) == 1:
@@ -260,9 +266,7 @@ def find_objection(
     if not texts:
         return "the customer has not answered since it was read back"
     lines = {
-        shown.call.id: format_read_back(shown, tools.get(shown.call.name), locale)
-        for shown in pending
-        if shown.approval.by == "customer"
+        shown.call.id: format_pending(shown, tools, locale) for shown in pending if shown.approval.by == "customer"
     }
     answers = [_read_answer(text, waiting, lines) for text in texts]
     if "no" in answers:

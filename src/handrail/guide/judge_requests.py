@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
 from datetime import datetime
-from typing import Any, Final, Generic, TypeVar, cast
+from typing import Any, Final, Generic, TypeVar
 
 from msgspec import Struct, structs
 
@@ -82,9 +82,7 @@ class JudgeClient:
 
     def count(self, response: Plan | Draft) -> None:
         """Add the model calls of a response."""
-        self.model_calls += (
-            response.model_calls if type(response.model_calls) is int and 0 <= response.model_calls < 100 else 1
-        )
+        self.model_calls += _count_model_calls(response)
 
     async def _ask_once(
         self, send: Callable[[str], Awaitable[Any]], error: str, check: Callable[[object], T]
@@ -121,10 +119,23 @@ class JudgeClient:
         finally:
             if not isinstance(response, Plan | Draft):
                 self._state.report_model_call(started, provider=self._provider, error=failed)
-            elif response.model_calls != 0:  # Otherwise no model was asked.
-                usage = cast(object, response.usage)
-                found = usage if isinstance(usage, Usage) and usage != _NO_USAGE else None
-                self._state.report_model_call(started, provider=self._provider, usage=found, error=failed)
+            elif _count_model_calls(response):  # Otherwise no model was asked.
+                usage = _read_usage(response.usage)
+                self._state.report_model_call(started, provider=self._provider, usage=usage, error=failed)
+
+
+def _count_model_calls(response: Plan | Draft) -> int:
+    return response.model_calls if type(response.model_calls) is int and 0 <= response.model_calls < 100 else 1
+
+
+def _read_usage(given: object) -> Usage | None:
+    """What a judge says that a response has used; None if it says nothing, or nothing that can be added up."""
+    if not isinstance(given, Usage):
+        return None
+    counts: tuple[object, ...] = (given.input, given.output, given.cached)
+    if any(type(count) is not int or count < 0 for count in counts) or type(given.cost) not in (int, float, type(None)):
+        return None
+    return given if given != _NO_USAGE else None
 
 
 def read_local_time() -> datetime:

@@ -19,7 +19,6 @@ from handrail.guide.reply_checks import add_not_done, find_problem, list_committ
 from handrail.guide.templates import fill_templates
 from handrail.guide.trace import ReplyTrace
 from handrail.guide.values import (
-    Claim,
     ClaimChecker,
     Draft,
     GuidelineMatch,
@@ -29,13 +28,11 @@ from handrail.guide.values import (
     ReplyRequest,
     ToolInsights,
 )
-from handrail.guide.verdicts import MalformedResponse
+from handrail.guide.verdicts import MalformedResponse, check_draft
 from handrail.providers.messages import AssistantMessage
 
 MAX_DRAFTS: Final = 2
 """The most drafts of a reply before a plain text replaces it."""
-_MAX_CHARS: Final = 100_000
-_MAX_MATCHES: Final = 1_000
 
 
 class WrittenReply(Struct, frozen=True, kw_only=True):
@@ -194,27 +191,6 @@ def hide_from_request(request: ReplyRequest, tools: Mapping[str, GuidedTool]) ->
         for waiting in request.pending
     )
     return structs.replace(request, messages=messages, pending=pending)
-
-
-def check_draft(response: object) -> Draft:
-    """Check that a judge's response is a `Draft` with values of the right types."""
-    if not isinstance(response, Draft):
-        raise MalformedResponse(f"The response must be a Draft, got {type(response).__name__}.")
-    given: Any = response
-    if not isinstance(given.text, str) or len(given.text) > _MAX_CHARS:
-        raise MalformedResponse(f"text must be a text of at most {_MAX_CHARS} characters.")
-    for name in ("new_matches", "claims"):
-        if not isinstance(getattr(given, name), tuple | list) or len(getattr(given, name)) > _MAX_MATCHES:
-            raise MalformedResponse(f"{name} must be a tuple of at most {_MAX_MATCHES} entries.")
-    if any(not isinstance(claim, Claim | str) for claim in given.claims):
-        raise MalformedResponse("claims must have names of tools, or Claim values.")
-    if any(not isinstance(match, GuidelineMatch | str) for match in given.new_matches):
-        raise MalformedResponse("new_matches must have ids of guidelines, or GuidelineMatch values.")
-    if not isinstance(given.template, str):
-        raise MalformedResponse("template must be the id of a template.")
-    if not given.text.strip() and not given.new_matches and not given.template:
-        raise MalformedResponse("text must not be empty.")
-    return response
 
 
 def _read_matches(draft: Draft) -> list[GuidelineMatch]:

@@ -28,7 +28,7 @@ from handrail.guide.confirmation import (
     decide_pending,
     find_approval_state,
     find_objection,
-    format_read_back,
+    format_pending,
 )
 from handrail.guide.judge_requests import (
     JudgeClient,
@@ -425,7 +425,7 @@ class GuidedTurn:
             self._guide.tools[tool].runnable
             and (state == "cannot_run" or (state == "not_applicable" and tool in together))
             for tool, state in self._states.items()
-            if tool in self._guidelines.considered
+            if tool in self._guidelines.considered and tool in self._guide.tools  # One of a pending call may be gone.
         )
 
     # Pending calls.
@@ -473,7 +473,7 @@ class GuidedTurn:
             with suppress(ApprovalError):
                 await approvals.deny(token, by="customer", who=who, reason="said no in words")
         await approvals.withdraw(token)
-        self._withdrawn.append(format_read_back(pending, self._guide.tools.get(call.name), self._select_locale()))
+        self._withdrawn.append(format_pending(pending, self._guide.tools, self._select_locale()))
         conversation = self._state.conversation
         rest = tuple(pending_call for pending_call in conversation.pending if pending_call.call.id != call.id)
         await self._state.update(structs.replace(conversation, pending=rest))

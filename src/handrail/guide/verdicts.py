@@ -10,7 +10,7 @@ from pydantic_core import from_json
 
 from handrail.core.context import ToolContext
 from handrail.core.log import log
-from handrail.core.text import canonical_json, encodable, faithful_json
+from handrail.core.text import canonical_json, compact_json, encodable, faithful_json
 from handrail.core.values import ToolCall
 from handrail.errors import InvalidArgumentsError, ToolError, shorten
 from handrail.formats.call_parsing import parse_object
@@ -26,6 +26,8 @@ from handrail.guide.parameters import (
 )
 from handrail.guide.reply_checks import names_hidden
 from handrail.guide.values import (
+    Claim,
+    Draft,
     GuidelineMatch,
     InvalidData,
     MissingData,
@@ -39,6 +41,8 @@ MAX_MATCHES: Final = 1_000
 MAX_VERDICTS: Final = 100
 """The most verdicts that a plan may have."""
 MAX_REASON: Final = 500
+MAX_REPLY: Final = 100_000
+"""The most characters of a draft."""
 
 _STATES: Final = ("needs_to_run", "data_already_in_context", "not_applicable", "cannot_run")
 _PLACE: Final = re.compile(r"^- ([^:\n]*): (.*)$", re.MULTILINE)
@@ -83,11 +87,7 @@ def check_plan(response: object) -> Plan:
     matches = _check_tuple(response.matches, "matches", MAX_MATCHES)
     verdicts = _check_tuple(response.verdicts, "verdicts", MAX_VERDICTS)
     for place, match in enumerate(matches):
-        if not isinstance(match, GuidelineMatch):
-            raise MalformedResponse(f"matches[{place}] must be a GuidelineMatch, got {type(match).__name__}.")
-        _check_type(match.guideline_id, str, f"matches[{place}].guideline_id")
-        _check_type(match.applies, bool, f"matches[{place}].applies")
-        _check_type(match.reason, str, f"matches[{place}].reason")
+        _check_match(match, f"matches[{place}]")
     checked: list[ToolVerdict] = []
     for place, verdict in enumerate(verdicts):
         if not isinstance(verdict, ToolVerdict):
@@ -107,6 +107,48 @@ def check_plan(response: object) -> Plan:
             )
         )
     return structs.replace(response, matches=matches, verdicts=tuple(checked))
+
+
+def check_draft(response: object) -> Draft:
+    """Check that a judge's response is a `Draft` with values of the right types; raises `MalformedResponse`."""
+    if not isinstance(response, Draft):
+        raise MalformedResponse(f"The response must be a Draft, got {type(response).__name__}.")
+    given: Any = response
+    if not isinstance(given.text, str) or len(given.text) > MAX_REPLY:
+        raise MalformedResponse(f"text must be a text of at most {MAX_REPLY} characters.")
+    matches = _check_tuple(given.new_matches, "new_matches", MAX_MATCHES)
+    for place, match in enumerate(matches):
+        if not isinstance(match, str):
+            _check_match(match, f"new_matches[{place}]")
+    claims = _check_tuple(given.claims, "claims", MAX_MATCHES)
+    checked = tuple(
+        claim if isinstance(claim, str) else _check_claim(claim, f"claims[{place}]")
+        for place, claim in enumerate(claims)
+    )
+    _check_type(given.template, str, "template")
+    if not given.text.strip() and not matches and not given.template:
+        raise MalformedResponse("text must not be empty.")
+    return structs.replace(response, new_matches=matches, claims=checked)
+
+
+def _check_match(match: object, place: str) -> None:
+    if not isinstance(match, GuidelineMatch):
+        raise MalformedResponse(f"{place} must be a GuidelineMatch, got {type(match).__name__}.")
+    _check_type(match.guideline_id, str, f"{place}.guideline_id")
+    _check_type(match.applies, bool, f"{place}.applies")
+    _check_type(match.reason, str, f"{place}.reason")
+
+
+def _check_claim(claim: object, place: str) -> Claim:
+    if not isinstance(claim, Claim):
+        raise MalformedResponse(f"{place} must be a Claim or the name of a tool, got {type(claim).__name__}.")
+    _check_type(claim.tool, str, f"{place}.tool")
+    arguments = _copy_mapping(claim.arguments, f"{place}.arguments")
+    try:
+        compact_json(arguments)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise MalformedResponse(f"{place}.arguments must be JSON.") from error
+    return structs.replace(claim, arguments=arguments)
 
 
 def _copy_mapping(value: object, place: str) -> dict[str, Any]:
@@ -152,7 +194,7 @@ async def adapt_verdicts(
     Only verdicts that may become a call of a candidate are adapted, all at once. Arguments that are those of a pending
     call are not adapted a second time.
     """
-    wanted = {*candidates, *(call.name for call in pending)}
+    wanted = {*candidates, *(call.name for call in pending)} & guide.tools.keys()
     places = [
         place
         for place, verdict in enumerate(plan.verdicts)

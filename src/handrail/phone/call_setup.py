@@ -3,7 +3,7 @@
 import asyncio
 import inspect
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, cast
 from zoneinfo import ZoneInfo
@@ -12,7 +12,7 @@ from msgspec import Struct, structs
 
 from handrail.core.lazy_loading import LazyPattern
 from handrail.core.log import log
-from handrail.errors import ConfigError
+from handrail.errors import ConfigError, shorten
 from handrail.tenants.config import TenantConfig
 from handrail.tenants.phone_addresses import normalise_number
 from handrail.tenants.tool_builder import ToolBuildResult
@@ -104,6 +104,16 @@ class CallSetup(Struct, frozen=True, kw_only=True):
     """The first words in place of the tenant's; empty: the caller speaks first."""
     exclude: tuple[str, ...] | list[str] = ()
     """Tools that this call does not have, by name."""
+
+    def __post_init__(self) -> None:
+        # A text has members, too, and would exclude no tool.
+        exclude = cast(object, self.exclude)
+        if isinstance(exclude, str) or not isinstance(exclude, Collection):
+            raise ConfigError(f"exclude must be a list of names of tools, got {shorten(repr(exclude))}.")
+        texts = {"instructions": self.instructions, "greeting": self.greeting, "customer_id": self.customer_id}
+        for name, text in texts.items():
+            if not isinstance(text, str) and (text is not None or name == "instructions"):  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise ConfigError(f"{name} must be a text, got {shorten(repr(text))}.")
 
 
 class Reject(Struct, frozen=True):

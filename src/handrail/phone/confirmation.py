@@ -27,7 +27,6 @@ ConfirmationState = Literal["yes", "no", "unknown"]
 
 _TRANSCRIPT_TIMEOUT: Final = 3.0
 """Seconds to wait for the transcript of an answer before it counts as not understood."""
-_MAX_CHARS: Final = 2_000
 _MIN_WORD: Final = 3
 """The shortest word of a tool's own read-back that has to be spoken."""
 _MAX_READ_BACKS: Final = 3
@@ -187,7 +186,7 @@ class CallerApprovals:
         confirmations: Confirmations,
         *,
         customer_id: str | None,
-        describe: Callable[[ToolCall, Approval], ReadBack],
+        describe: Callable[[Approval], ReadBack],
     ) -> None:
         self._executor = executor
         self._who = customer_id or "caller"
@@ -221,7 +220,7 @@ class CallerApprovals:
             pass
         if self._confirmations.state(token) != "yes":
             return
-        if not self._confirmations.has_agreed_to(token, self._describe(call, approval).spoken):
+        if not self._confirmations.has_agreed_to(token, self._describe(approval).spoken):
             return
         self._confirmations.forget(token)
         try:
@@ -273,7 +272,6 @@ def _describe_once(built: ToolBuildResult, name: str, arguments: Mapping[str, An
         try:
             text = own(arguments)
             if isinstance(text, str) and text.strip():  # pyright: ignore[reportUnnecessaryIsInstance]
-                text = text[:_MAX_CHARS]
                 return ReadBack(
                     text=text, values=tuple(filter(_has_to_be_said, split_words(text))), action=_words(name)
                 )
@@ -285,7 +283,7 @@ def _describe_once(built: ToolBuildResult, name: str, arguments: Mapping[str, An
         for key, value in given.items()
     )
     text = texts("read_back.call", tool=_words(name), arguments=listed) if listed else _words(name)
-    return ReadBack(text=text[:_MAX_CHARS], values=tuple(given.values()) or (_words(name),), action=_words(name))
+    return ReadBack(text=text, values=tuple(given.values()) or (_words(name),), action=_words(name))
 
 
 def _has_to_be_said(word: str) -> bool:

@@ -93,7 +93,7 @@ class PhoneGateway:
             context: Makes the context of a phone call.
             prepare: Decides about each call before it is accepted: a function of an `IncomingCall` that returns a
                 `CallSetup` or a `Reject`. Instead of `context`.
-            prepare_timeout: Seconds that `prepare` may take.
+            prepare_timeout: Seconds that `prepare` may take, or `context`: a call without one is turned away.
             dialled_number_header: The SIP header with the number that was dialled, where your carrier does not use a
                 usual one.
             on_digits: A function `(session, key)` that gets the keys that no tool collects.
@@ -292,8 +292,9 @@ class PhoneGateway:
         if self._make_context is None:
             customer_id = setup.customer_id or call.caller
             return ToolContext(session_id=call.session_id, customer_id=customer_id, deps=setup.deps)
-        made = self._make_context(call)
-        context = await made if inspect.isawaitable(made) else made
+        async with asyncio.timeout(self._prepare_timeout):
+            made = self._make_context(call)
+            context = await made if inspect.isawaitable(made) else made
         if not isinstance(context, ToolContext):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigError(f"context must return a ToolContext, got {type(context).__name__}.")
         return context

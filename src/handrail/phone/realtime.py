@@ -21,6 +21,8 @@ _BYTES_PER_SECOND: Final = 48_000
 """16 bit at 24 kHz; telephone codecs have fewer, so that a read-back never counts as heard too early."""
 _SECONDS_PER_TOKEN: Final = 0.05
 _CHARS_PER_SECOND: Final = 12.0
+_MAX_TOKENS: Final = 1_000_000_000
+"""What is more is no number of tokens."""
 
 
 def parse_event(data: str | bytes) -> Mapping[str, Any] | None:
@@ -161,8 +163,8 @@ class RealtimeAdapter:
         if size:
             return size / _BYTES_PER_SECOND
         details = _mapping(_mapping(response.get("usage")).get("output_token_details"))
-        tokens = details.get("audio_tokens")
-        return tokens * _SECONDS_PER_TOKEN if type(tokens) is int and tokens > 0 else len(words) / _CHARS_PER_SECOND
+        tokens = _count_tokens(details.get("audio_tokens"))
+        return tokens * _SECONDS_PER_TOKEN if tokens else len(words) / _CHARS_PER_SECOND
 
     def _misses(self, response: Mapping[str, Any]) -> bool:
         """Whether a response lists a tool call that no event of its own has told."""
@@ -309,14 +311,19 @@ def _request_of(response: Mapping[str, Any]) -> str | None:
 def _usage(usage: Mapping[str, Any]) -> dict[str, int]:
     found: dict[str, int] = {}
     for name, value in usage.items():
-        if type(value) is int and value >= 0:
-            found[name] = value
+        if (tokens := _count_tokens(value)) is not None:
+            found[name] = tokens
         elif isinstance(value, dict) and name in ("input_token_details", "output_token_details"):
             side = name.removesuffix("_token_details")
             for part, count in cast(dict[str, Any], value).items():
-                if type(count) is int and count >= 0:
-                    found[f"{side}_{part}"] = count
+                if (tokens := _count_tokens(count)) is not None:
+                    found[f"{side}_{part}"] = tokens
     return found
+
+
+def _count_tokens(value: Any) -> int | None:
+    """A number of tokens; None if it is none."""
+    return value if type(value) is int and 0 <= value < _MAX_TOKENS else None
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:

@@ -74,9 +74,8 @@ class CallSession:
         self.session_id = call.session_id
         self.usage: dict[str, int] = {}
         self.end_reason: s.EndReason | None = None
-        self.executor = executor = executor.snapshot()  # The tools of a phone call are those that it began with.
-        if exclude:
-            executor.replace_tools([tool for tool in executor.registry if tool.name not in exclude])
+        # The tools of a phone call are those that it began with.
+        self.executor = executor = executor.snapshot(exclude=exclude)
         self._background = built.background
         self._transport = transport
         self._recorder = recorder

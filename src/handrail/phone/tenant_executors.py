@@ -3,6 +3,7 @@
 import asyncio
 import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 from msgspec import Struct, structs
@@ -10,6 +11,7 @@ from msgspec import Struct, structs
 from handrail.authorize.approvals import Approvals
 from handrail.authorize.policy import Policy, Rule
 from handrail.core.events import Event
+from handrail.core.fair_threads import FairThreads
 from handrail.core.log import log
 from handrail.core.redact import Redactor
 from handrail.core.tool import Tool
@@ -76,6 +78,8 @@ class TenantExecutors:
         self._changed: set[Key] = set()
         """Versions whose sources have other tools than those that were built."""
         self._locks: dict[Key, asyncio.Lock] = {}
+        self._threads = FairThreads("phone-tenants")
+        """For what takes seconds, and may be made to by one tenant: the calls of the others go on."""
 
     async def get(self, cfg: TenantConfig, *, session_id: str, on_source: OnSource) -> TenantTools:
         """The tools of one version of a tenant, and what runs them."""
@@ -86,7 +90,13 @@ class TenantExecutors:
                 await self._open_sources(key, cfg, on_source)
             if key not in self._built or key in self._changed:
                 self._changed.discard(key)
-                self._built[key] = self._build(cfg, self._sources[key], session_id)
+                try:
+                    self._built[key] = await self._build(cfg, self._sources[key], session_id)
+                except Exception as error:
+                    if key not in self._built:
+                        await self._sources.pop(key).aclose()  # The next call opens them again.
+                        raise
+                    log.error("the new tools of the tenant %s cannot be used: %s", cfg.tenant_id, error)
         return self._built[key]
 
     async def _open_sources(self, key: Key, cfg: TenantConfig, on_source: OnSource) -> None:
@@ -96,8 +106,15 @@ class TenantExecutors:
             severity: Severity = "info" if status.state == "connected" else "warning"
             on_source(severity, {"source": name, "state": status.state, "reason": status.reason})
 
-    def _build(self, cfg: TenantConfig, sources: Sources, session_id: str) -> TenantTools:
-        built = self._builder.build_tools(cfg, tools=sources.tools, listeners=[self._emit], session_id=session_id)
+    async def _build(self, cfg: TenantConfig, sources: Sources, session_id: str) -> TenantTools:
+        run = partial(self._threads.run, cfg.tenant_id)
+        built = await self._builder.build_tools_aside(
+            cfg, run, tools=sources.tools, listeners=[self._emit], session_id=session_id
+        )
+        return await self._threads.run(cfg.tenant_id, self._build_executor, built)
+
+    def _build_executor(self, built: ToolBuildResult) -> TenantTools:
+        cfg = built.config
         options: dict[str, Any] = self._options | {
             "limits": structs.replace(
                 self._options.get("limits") or Limits(),

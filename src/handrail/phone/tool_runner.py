@@ -10,6 +10,8 @@ from msgspec import Struct, structs
 from handrail.core.context import ToolContext
 from handrail.core.events import CallIgnored
 from handrail.core.log import log
+from handrail.core.text import copy_json
+from handrail.core.time_budget import TimeBudget
 from handrail.core.values import Approval, Failure, ToolCall, ToolResult
 from handrail.execute.executor import Executor
 from handrail.phone import signals as s
@@ -66,7 +68,7 @@ class ToolRunner:
         try:
             self._start(call)
             if self.approvals.refused or self._confirmations.has_answers:
-                await self.approvals.decide(call, context)
+                await TimeBudget(self.executor.timeouts.overhead).run(self.approvals.decide(call, context))
             return self._finish(call, await self.executor.run(call, context))
         except Exception:  # whatever happens, the model gets an output
             log.exception("the call %s of %s got no result", call.id, context.session_id)
@@ -86,7 +88,7 @@ class ToolRunner:
                 hands_off=control is not None and control.mode == "manual",
                 is_transient=control is not None and control.lifespan == "response" and result.error is None,
             )
-        read_back = self._describe(call, approval)
+        read_back = self._describe(approval)
         return s.ToolFinished(
             call_id=call.id,
             output=output,
@@ -97,10 +99,10 @@ class ToolRunner:
             notice=read_back.notice,
         )
 
-    def _describe(self, call: ToolCall, approval: Approval) -> ReadBack:
-        tool = self.executor.registry.get(call.name)
-        given = tool.dump(tool.parse(call.arguments_json))
-        return describe_call(self._built, call.name, given, self._texts, repeats=approval.repeat > 0)
+    def _describe(self, approval: Approval) -> ReadBack:
+        # The values that will run: a hook may have changed those of the model.
+        given = copy_json(dict(approval.arguments))
+        return describe_call(self._built, approval.tool, given, self._texts, repeats=approval.repeat > 0)
 
     # What became of an output.
 

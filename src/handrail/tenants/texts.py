@@ -69,6 +69,9 @@ def _find_locale(locale: str) -> tuple[str, Mapping[str, str]]:
 
 def _fields(text: str) -> set[str]:
     try:
-        return {name.partition("!")[0] for _, name, _, _ in string.Formatter().parse(text) if name is not None}
+        fields = [(name, spec) for _, name, spec, _ in string.Formatter().parse(text) if name is not None]
     except ValueError as error:
         raise ConfigError(f"a text must have balanced braces, got {text!r}.") from error
+    if formats := [spec for _, spec in fields if spec]:  # A width of a billion is a text of a gigabyte.
+        raise ConfigError(f"a text must have fields without a format, got {formats[0]!r}.")
+    return {name for name, _ in fields}

@@ -146,10 +146,16 @@ class ToolBuilder:
         return _Build(self, cfg, (*self._listeners, *listeners), session_id).run(tuple(tools))
 
     async def build_tools_aside(
-        self, cfg: TenantConfig, run: RunAside, *, tools: Iterable[Tool[..., Any]] = ()
+        self,
+        cfg: TenantConfig,
+        run: RunAside,
+        *,
+        tools: Iterable[Tool[..., Any]] = (),
+        listeners: Iterable[Listener] = (),
+        session_id: str = "",
     ) -> ToolBuildResult:
         """The same as `build_tools`; what may take seconds, because of many rules for many tools, is run by `run`."""
-        return await _Build(self, cfg, self._listeners, "").run_aside(tuple(tools), run)
+        return await _Build(self, cfg, (*self._listeners, *listeners), session_id).run_aside(tuple(tools), run)
 
     def _read_features(self, cfg: TenantConfig) -> tuple[TenantConfig, dict[str, str]]:
         given: Mapping[str, Any] = cfg.features.model_extra or {}

@@ -27,7 +27,7 @@ from handrail.core.context import ToolContext
 from handrail.core.events import Event, Progress
 from handrail.core.fair_threads import FairThreads
 from handrail.core.log import log, quiet_library
-from handrail.core.text import compact_json
+from handrail.core.text import compact_json, escape_invisible
 from handrail.core.values import Approval, ToolCall, ToolResult
 from handrail.core.version import __version__
 from handrail.errors import ApprovalError, ConfigError, ToolError
@@ -43,7 +43,6 @@ _APPROVAL: Final = "approval"
 _MAX_POOLS: Final = 200
 """Pools whose definitions are kept: one for each tenant that has tools of its own."""
 _NOTIFY_TIMEOUT: Final = 5.0
-_ARGUMENT_CHARS: Final = 2_000
 _MAX_KEY_CHARS: Final = 200
 _MAX_ATTEMPTS: Final = 20
 """How often one idempotency key may be tried, if every attempt fails."""
@@ -418,7 +417,7 @@ def _can_elicit(ctx: RequestContext) -> bool:
 
 
 def _build_question(approval: Approval) -> str:
-    arguments = compact_json(dict(approval.arguments))[:_ARGUMENT_CHARS]
+    arguments = escape_invisible(compact_json(dict(approval.arguments)))  # All of them: a yes is to every value.
     why = f" ({approval.question})" if approval.question else ""
     return f"Allow {approval.tool} to run with {arguments}?{why}"
 
