@@ -97,6 +97,11 @@ async def test_a_saved_tenant_that_is_not_valid_any_more_is_named_and_keeps_no_o
             await question
     assert await store.tenants.list() == [other]  # A phone gateway begins with it, and a console.
     assert "the tenant acme-corp is left out" in caplog.text
+    assert "of the tenant 'acme-corp' is not valid" in store.tenants.problems["acme-corp"]
+
+    assert await store.tenants.remove("acme-corp", who="ann")
+    assert await store.tenants.is_removed("acme-corp")
+    assert (await store.tenants.list(), store.tenants.problems) == ([other], {})
 
 
 @pytest.mark.postgres

@@ -39,6 +39,8 @@ class SqlTenants:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self.problems: dict[str, str] = {}
+        """Why a configuration is not valid, by its tenant's id: of those that the last `list` left out."""
         self._decoded: OrderedDict[str, tuple[bytes, TenantConfig]] = OrderedDict()
         """The configurations that are used, by tenant, each with the digest of what is saved."""
         self._threads = FairThreads("tenant-configs")
@@ -67,7 +69,8 @@ class SqlTenants:
 
     async def remove(self, tenant_id: str, *, who: str = "") -> bool:
         """Turn a tenant off for good; whether there was one. Its revisions stay."""
-        if await self.get(tenant_id) is None:
+        rows = await self._database.fetch(_NEWEST, {"of_tenant": tenant_id})
+        if not rows or rows[0][0] is None:  # What is not valid can be turned off, too.
             return False
 
         def write(transaction: Transaction) -> None:
@@ -111,15 +114,18 @@ class SqlTenants:
         return bool(rows) and rows[0][0] is None
 
     async def list(self) -> "list[TenantConfig]":
-        """Every tenant, by id. One whose configuration is not valid any more, such as after an upgrade, is left out
-        and logged: it keeps no other from being served."""
+        """Every tenant, by id. One whose configuration is not valid any more, such as after an upgrade, is left out,
+        logged, and one of the `problems`: it keeps no other from being served."""
         found: list[TenantConfig] = []
+        problems: dict[str, str] = {}
         for tenant_id, config in await self._database.fetch(_ALL):
             try:
                 if config is not None:
                     found.append(await self._decode(config, tenant_id))
             except ConfigError as error:
                 log.error("the tenant %s is left out: %s", tenant_id, error)
+                problems[tenant_id] = error.message
+        self.problems = problems
         return found
 
     async def list_retention_days(self) -> dict[str, float]:
