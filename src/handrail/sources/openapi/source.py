@@ -4,10 +4,8 @@ import asyncio
 import random
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
-from typing import Any, Final, ParamSpec, Self, TypeVar, cast
+from typing import Any, Final, Self, TypeVar, cast
 from urllib.parse import urljoin, urlsplit
 
 from handrail.core.log import log
@@ -31,10 +29,8 @@ from handrail.sources.openapi.network import ConnectionLostError, HttpClient, Ht
 from handrail.sources.openapi.operation_list import OperationEntry, choose_entries, list_entries, parse_selector
 from handrail.sources.openapi.operations import Operation, OperationCompiler
 from handrail.sources.openapi.pagination import Pagination
-from handrail.sources.source import SkippedTool, SourceState, SourceStatus
+from handrail.sources.source import SkippedTool, SourceState, SourceStatus, run_in_thread
 
-_PARSERS: Final = ThreadPoolExecutor(max_workers=4, thread_name_prefix="handrail-documents")
-"""A large document takes minutes; meanwhile other things are done in threads, too."""
 _FIRST_PAUSE: Final = 0.5
 _MAX_PAUSE: Final = 30.0
 """Seconds between two attempts to load a document whose server is away."""
@@ -42,7 +38,6 @@ _LATER_STATUSES: Final = (408, 425, 429, 500, 502, 503, 504)
 _OPTIONS: Final = NamedToolOptions.__annotations__.keys() - {"source", "metadata", "inline"}
 """What an override may say of a tool."""
 
-P = ParamSpec("P")
 ValueT = TypeVar("ValueT")
 
 
@@ -154,9 +149,9 @@ class OpenApi:
         if self._tools is None:
             if _is_url(self._source):
                 documents = await self._fetch(cast(str, self._source))
-                await _run_in_thread(self._build, documents)  # Thousands of schemas are compiled here.
+                await run_in_thread(self.name, self._build, documents)  # Thousands of schemas are compiled here.
             else:
-                await asyncio.to_thread(self.tools)
+                await run_in_thread(self.name, self.tools)
         return self
 
     async def aclose(self) -> None:
@@ -183,10 +178,11 @@ class OpenApi:
 
     async def _fetch(self, url: str) -> Documents:
         client = HttpClient(allow_private=self._allow_private, max_bytes=self._max_document_bytes)
+        data: bytes | None = None
         try:
             async with asyncio.timeout(self._timeout):
                 data, address = await self._read(client, url)
-                documents = await _run_in_thread(open_document, address, data, where=url)
+                documents = await run_in_thread(self.name, open_document, address, data, where=url)
                 left = self._max_document_bytes - len(data)
                 while (other := documents.next_unread()) is not None:
                     try:
@@ -195,12 +191,12 @@ class OpenApi:
                             raise SourceError(f"The document at {url} has more than {most} with those it refers to.")
                         content, _ = await self._read(client, other)
                         left -= len(content)
-                        await _run_in_thread(documents.add, other, content)
+                        await run_in_thread(self.name, documents.add, other, content)
                     except SourceError as error:
                         documents.add_failure(other, str(error))
         except TimeoutError as error:
             message = f"The document at {url} was not there within {self._timeout:g} seconds."
-            raise _DocumentAwayError(message) from error
+            raise (_DocumentAwayError if data is None else SourceError)(message) from error
         finally:
             await client.aclose()
         return documents
@@ -404,10 +400,6 @@ class _OpenDocument:
             self._loading.cancel()
             await asyncio.gather(self._loading, return_exceptions=True)
         await self._source.aclose()
-
-
-async def _run_in_thread(function: Callable[P, ValueT], *args: P.args, **options: P.kwargs) -> ValueT:
-    return await asyncio.get_running_loop().run_in_executor(_PARSERS, partial(function, *args, **options))
 
 
 def _is_url(source: object) -> bool:
