@@ -128,6 +128,35 @@ async def test_a_doubt_of_a_process_that_died_is_found_and_sent_once(store: SqlS
         assert (await receiver.next())["event"] == "approval_requested"
 
 
+async def test_a_doubt_is_sent_however_many_older_ones_nobody_has_resolved(store: SqlStore) -> None:
+    @tool(timeout=0.01)
+    async def wire(amount: int) -> str:
+        """Wire money."""
+        await asyncio.sleep(60)
+        return "done"
+
+    alone = Executor([wire], policy=Policy([Rule.allow("*")]), store=store)  # Nobody listened.
+    await asyncio.gather(*(send(alone, str(number), "wire") for number in range(100)))
+    await send(alone, "100", "wire", tenant="globex")
+    receiver = Receiver()
+    async with notified(store, receiver, doubt_interval=0.01, tenant="globex"):
+        assert (await receiver.next())["call"] == "100"
+
+
+async def test_a_receiver_that_hangs_keeps_no_other_receiver_waiting(store: SqlStore) -> None:
+    hanging, other = Receiver(), Receiver()
+    hanging.may_answer.clear()
+    async with listening(hanging.app) as first, listening(other.app) as second:
+        entries = [Notification(url=f"{url}/hook") for url in (first, second)]
+        async with Notifier(entries, url="https://desk.example/") as notifier:
+            executor = Executor([pay], policy=Policy(asks="operator"), store=store, listeners=[notifier])
+            notifier.follow(executor)
+            for number in range(3):
+                await send(executor, str(number))
+            assert len([await other.next() for _ in range(3)]) == 3
+            hanging.may_answer.set()
+
+
 async def test_a_receiver_that_fails_is_tried_again_and_then_the_audit_says_so(store: SqlStore) -> None:
     heard: list[Event] = []
     receiver = Receiver(500, 503, 200, *[500] * 3, 404)
