@@ -118,3 +118,20 @@ async def test_of_two_changes_at_once_one_is_refused(postgres: PostgresServer) -
         with pytest.raises(StoreError, match="'acme-corp' was changed by somebody else meanwhile"):
             await changing
         await engine.dispose()
+
+
+@pytest.mark.postgres
+async def test_a_tenant_that_is_saved_while_it_is_turned_off_is_turned_off(postgres: PostgresServer) -> None:
+    async with open_store(url := postgres.new_database()) as store:
+        await store.tenants.put(acme())
+        engine = create_async_engine(url)
+        async with engine.begin() as other:
+            config = acme().model_dump_json().encode()
+            theirs = {"tenant_id": "acme-corp", "revision": 2, "version": "", "saved_at": 1.0, "who": "ann"}
+            await other.execute(insert(tenants), {**theirs, "config": config})
+            removing = asyncio.create_task(store.tenants.remove("acme-corp", who="bob"))
+            while not await store._database.fetch(BLOCKED):
+                assert not removing.done()
+        assert await removing
+        assert [revision.removed for revision in await store.tenants.history("acme-corp")] == [True, False, False]
+        await engine.dispose()

@@ -69,16 +69,20 @@ class SqlTenants:
 
     async def remove(self, tenant_id: str, *, who: str = "") -> bool:
         """Turn a tenant off for good; whether there was one. Its revisions stay."""
-        rows = await self._database.fetch(_NEWEST, {"of_tenant": tenant_id})
-        if not rows or rows[0][0] is None:  # What is not valid can be turned off, too.
-            return False
 
         def write(transaction: Transaction) -> None:
             _add(transaction, tenant_id, None, "", who, None)
             transaction.execute(_DROP_NUMBERS, {"of_tenant": tenant_id})
 
-        await self._database.run(write)
-        return True
+        while True:
+            rows = await self._database.fetch(_NEWEST, {"of_tenant": tenant_id})
+            if not rows or rows[0][0] is None:  # What is not valid can be turned off, too.
+                return False
+            try:
+                await self._database.run(write)
+            except IntegrityError:  # Somebody else has saved a revision meanwhile: that one is turned off.
+                continue
+            return True
 
     async def find(self, number: str) -> TenantConfig | None:
         """The tenant that callers of this number mean, also one that is not enabled."""
