@@ -15,8 +15,9 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from handrail import Executor, Policy, Rule, ToolCall, ToolContext, ToolResult, tool
-from handrail.core import Event, LogEvent
-from handrail.errors import ConfigError
+from handrail.authorize import MemoryApprovals
+from handrail.core import Approval, Event, LogEvent
+from handrail.errors import ConfigError, StoreError
 from handrail.serve.gateway_config import Notification
 from handrail.serve.notifications import Notifier
 from handrail.store import SqlStore
@@ -173,6 +174,30 @@ async def test_a_receiver_that_fails_is_tried_again_and_then_the_audit_says_so(s
     assert failed == [("notification_failed", "status 500"), ("notification_failed", "status 404")]
 
 
+class AwayOnce(MemoryApprovals):
+    """Approvals in a database that does not answer the first look."""
+
+    is_away = True
+
+    async def get(self, token: str) -> Approval | None:
+        if self.is_away:
+            self.is_away = False
+            raise StoreError("The database does not answer.")
+        return await super().get(token)
+
+
+async def test_a_question_is_sent_with_its_arguments_once_the_database_answers() -> None:
+    receiver = Receiver()
+    async with listening(receiver.app) as url:
+        entry = Notification.model_validate({"url": f"{url}/hook", "include": "arguments"})
+        async with Notifier([entry], url="https://desk.example", pauses=(0,)) as notifier:
+            asks = Policy(asks="operator")
+            executor = Executor([pay], policy=asks, approvals=AwayOnce(), listeners=[notifier])
+            notifier.follow(executor)
+            await send(executor, "1")
+            assert (await receiver.next())["arguments"] == '{"amount":1}'
+
+
 @pytest.mark.proves("GW-16")
 async def test_a_receiver_that_hangs_delays_no_call(store: SqlStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("handrail.serve.notifications._MAX_WAITING", 3)
@@ -194,6 +219,9 @@ async def test_a_receiver_that_hangs_delays_no_call(store: SqlStore, monkeypatch
 def test_an_address_that_is_none_is_refused_without_being_shown() -> None:
     with pytest.raises(ConfigError, match="must be an http or https address") as caught:
         Notifier([Notification.model_validate({"url": "ftp://secret-token"})], url="")
+    assert "secret-token" not in str(caught.value)
+    with pytest.raises(ConfigError, match="must be an address that can be asked") as caught:
+        Notifier([Notification.model_validate({"url": "https://secret-token.\N{SNOWMAN}"})], url="")
     assert "secret-token" not in str(caught.value)
     with pytest.raises(ConfigError, match="not set"):
         Notifier([Notification.model_validate({"url": "env:NO_SUCH_WEBHOOK"})], url="")

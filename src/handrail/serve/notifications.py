@@ -175,18 +175,19 @@ class Notifier:
                     log.exception("a notification failed")
 
     async def _send(self, client: httpx2.AsyncClient, target: _Target, notice: "_Notice") -> None:
-        body = json.dumps(await self._build_body(target.wanted, notice), ensure_ascii=False).encode("utf-8", "replace")
         problem = ""
         for pause in (*self._pauses, None):
-            headers = {"Content-Type": "application/json", **_sign(body, target.secret)}
             try:
-                response = await client.post(target.url, content=body, headers=headers)
+                body = json.dumps(await self._build_body(target.wanted, notice), ensure_ascii=False)
+                content = body.encode("utf-8", "replace")
+                headers = {"Content-Type": "application/json", **_sign(content, target.secret)}
+                response = await client.post(target.url, content=content, headers=headers)
                 if response.status_code < 300:
                     return
                 problem = f"status {response.status_code}"
                 if response.status_code < 500 and response.status_code not in (408, 429):
                     break
-            except (httpx2.HTTPError, OSError) as error:  # Without its text: the address may be a secret.
+            except (httpx2.HTTPError, OSError, StoreError) as error:  # Without its text: the address may be a secret.
                 problem = type(error).__name__
             if pause is not None:
                 await asyncio.sleep(pause)
