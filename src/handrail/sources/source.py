@@ -11,7 +11,7 @@ from msgspec import Struct
 from handrail.core.fair_threads import FairThreads
 from handrail.core.log import log
 from handrail.core.tool import Tool
-from handrail.errors import ConfigError, shorten
+from handrail.errors import ConfigError, SourceError, shorten
 from handrail.sources.pins import PinDifference
 
 SourceState = Literal["connecting", "connected", "reconnecting", "failed", "closed"]
@@ -126,10 +126,13 @@ class Sources:
             self._open[source.name] = await source.open(on_change=self._on_change, secrets=secrets)
         except ConfigError:
             raise
+        except SourceError as error:
+            log.error("the source %s cannot be opened: %s", source.name, error.message)
+            self.mark_failed(source.name, error.message)
         except Exception as error:  # one source never fails the others
             log.exception("the source %s cannot be opened", source.name)
             reason = f"{type(error).__name__}: {shorten(str(error), 300)}"
-            self._open[source.name] = SourceStatus(name=source.name, state="failed", reason=reason)
+            self.mark_failed(source.name, reason)
 
     def mark_failed(self, name: str, reason: str) -> None:
         """Show a source as failed."""

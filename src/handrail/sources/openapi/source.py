@@ -102,6 +102,13 @@ class OpenApi:
                 raise ConfigError(f"{option} must be at least 1, got {limit!r}.")
         if max_tools is not None and max_tools < 1:
             raise ConfigError(f"max_tools must be at least 1, got {max_tools!r}.")
+        if _is_url(source):
+            try:
+                _ = urlsplit(cast(str, source)).port
+            except ValueError as error:
+                raise ConfigError(
+                    f"source must be a valid URL, got {shorten(cast(str, source))!r}: {error}."
+                ) from error
         self._source = source
         self.name = name or _name_of(source)
         self._credentials = Credentials(bearer=bearer, basic=basic, api_key=api_key)
