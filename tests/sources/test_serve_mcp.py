@@ -106,6 +106,18 @@ async def test_a_client_that_can_is_asked_and_a_payment_is_made_once(mode: str) 
 
 
 @pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
+async def test_nobody_is_asked_to_agree_to_arguments_that_a_question_does_not_show(mode: str) -> None:
+    person = Person()
+    async with http_client(Executor([pay]), mode=mode, person=person) as client:
+        long = await client.call_tool("pay", {"to": "Bob" + " " * 2_000 + "and Eve", "amount": 7})
+        assert "approval_required" in text(long)
+        assert "decide about the approval apr_" in text(long)
+        assert person.questions == []
+        await client.call_tool("pay", {"to": "Bob\N{RIGHT-TO-LEFT OVERRIDE}", "amount": 7})
+        assert '"to":"Bob\\u202e"' in person.questions[0]
+
+
+@pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
 async def test_a_client_that_cannot_be_asked_gets_instructions_to_approve(mode: str) -> None:
     executor = make_executor()
     async with http_client(executor, mode=mode, approval_hint="See https://ops.example/{token}.") as client:

@@ -204,7 +204,7 @@ def describe_wait(approval: Approval, *, where: str) -> str:
     if approval.by == "customer":
         return (
             "It needs the consent of the person at this client, who cannot be asked here: the client does not support "
-            "elicitation. Nothing was done."
+            "elicitation, or the arguments are too long for a question. Nothing was done."
         )
     return (
         f"It waits for an operator, who decides {where}. Nothing was done yet. To go on, call the tool again with "

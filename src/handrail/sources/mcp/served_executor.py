@@ -27,7 +27,7 @@ from handrail.core.context import ToolContext
 from handrail.core.events import Event, Progress
 from handrail.core.fair_threads import FairThreads
 from handrail.core.log import log, quiet_library
-from handrail.core.text import compact_json
+from handrail.core.text import compact_json, escape_invisible
 from handrail.core.values import Approval, ToolCall, ToolResult
 from handrail.core.version import __version__
 from handrail.errors import ApprovalError, ConfigError, ToolError
@@ -247,7 +247,7 @@ class McpEndpoint:
             call = structs.replace(call, id=_build_call_id(key, attempt))
             result = await self._run(ctx, asked, executor, call, context)
         approval = _find_open_approval(result)
-        if approval is not None and approval.by == "customer" and _can_elicit(ctx):
+        if approval is not None and approval.by == "customer" and _can_elicit(ctx) and _is_shown_whole(approval):
             if ctx.protocol_version in MODERN_PROTOCOL_VERSIONS:
                 return _build_input_request(approval)
             if await self._elicit(ctx, approval, context):
@@ -417,8 +417,17 @@ def _can_elicit(ctx: RequestContext) -> bool:
     return ctx.protocol_version in MODERN_PROTOCOL_VERSIONS or ctx.session.can_send_request
 
 
+def _is_shown_whole(approval: Approval) -> bool:
+    """Whether a question has room for all arguments: nobody agrees to what they do not see."""
+    return len(_show_arguments(approval)) <= _ARGUMENT_CHARS
+
+
+def _show_arguments(approval: Approval) -> str:
+    return escape_invisible(compact_json(dict(approval.arguments)))
+
+
 def _build_question(approval: Approval) -> str:
-    arguments = compact_json(dict(approval.arguments))[:_ARGUMENT_CHARS]
+    arguments = _show_arguments(approval)
     why = f" ({approval.question})" if approval.question else ""
     return f"Allow {approval.tool} to run with {arguments}?{why}"
 
