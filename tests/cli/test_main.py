@@ -77,6 +77,38 @@ def test_a_command_that_fails_says_why_and_nothing_else(capsys: pytest.CaptureFi
 
 
 @pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["openapi", "inspect", "http://[bad"], "source must be a valid URL, got 'http://[bad'"),
+        (["mcp", "inspect", "npx 'server"], "npx 'server is not a command: No closing quotation"),
+        (["mcp", "serve", "tools.py:NUMBER"], "tools.py:NUMBER must be an Executor or a list of tools, got int."),
+        (["mcp", "serve", "tools.py:TOOL", "--http", "--port", "65536"], "port must be 0 to 65535, got 65536."),
+        (["serve", "--grace", "-1"], "grace must be at least 0 seconds, got -1."),
+        (["worker", "tools.py:TOOL", "--grace", "-1"], "grace must be at least 0 seconds, got -1."),
+    ],
+)
+def test_a_value_that_cannot_be_used_is_named(
+    arguments: list[str],
+    problem: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "tools.py").write_text("NUMBER = TOOL = 5\n")
+    monkeypatch.chdir(tmp_path)
+    assert main(arguments) == 1
+    assert capsys.readouterr().err.startswith(f"handrail: {problem}")
+
+
+def test_a_limit_may_be_larger_than_a_database_counts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    url = f"sqlite:///{tmp_path}/a.db"
+    assert main(["keys", "create", "--role", "viewer", "--who", "ann", "--store", url]) == 0
+    for command in (["doubts", "list"], ["audit"], ["approvals", "list"]):
+        assert main([*command, "--limit", "9" * 20, "--store", url]) == 0
+    assert "nothing is in doubt" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
     ("arguments", "usage", "says"),
     [
         (

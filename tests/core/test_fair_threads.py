@@ -53,3 +53,26 @@ async def test_an_error_is_raised_to_the_caller_and_the_next_one_runs() -> None:
     with pytest.raises(ValueError, match="invalid literal"):
         await threads.run("acme", int, "x")
     assert await threads.run("acme", int, "5") == 5
+
+
+def test_what_goes_on_after_the_end_of_an_event_loop_keeps_no_other_loop_waiting() -> None:
+    threads, begun, ends = FairThreads("test"), threading.Event(), threading.Event()
+
+    def work() -> None:
+        begun.set()
+        ends.wait()
+
+    async def give_up() -> None:
+        running = asyncio.create_task(threads.run("acme", work))
+        await asyncio.to_thread(begun.wait)
+        running.cancel()
+
+    async def ask() -> str:
+        async with asyncio.timeout(10):
+            return await threads.run("acme", str.upper, "x")
+
+    asyncio.run(give_up())
+    try:
+        assert asyncio.run(ask()) == "X"
+    finally:
+        ends.set()

@@ -9,6 +9,7 @@ from pydantic import BaseModel, Field
 
 from handrail.errors import BadResponseError, ConfigError, RefusalError
 from handrail.providers import ModelRequest, UserMessage, generate_structured
+from handrail.testing import ScriptedProvider
 from handrail.testing.servers import refusal, text
 from tests.providers.kit import ANTHROPIC, CHAT, GEMINI, RESPONSES, Subject, Way, both_ways, every_adapter, hello
 
@@ -196,6 +197,13 @@ async def test_a_response_that_never_fits_is_given_up(subject: Subject, attempts
 async def test_a_refusal_is_not_asked_for_again(subject: Subject) -> None:
     with pytest.raises(RefusalError, match="refused to respond"):
         await _asked(subject, Pet, refusal("I must not."))
+
+
+@pytest.mark.timeout(20)
+async def test_a_model_that_writes_empty_lines_without_end_holds_nobody_up() -> None:
+    provider = ScriptedProvider(["```json\n" + "\n" * 4_000 + "x"])
+    with pytest.raises(BadResponseError):
+        await generate_structured(provider, Pet, "Hello.", max_attempts=1)
 
 
 @every_adapter

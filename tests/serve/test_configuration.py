@@ -10,11 +10,12 @@ import pytest
 
 from handrail import Executor, Policy, Rule, ToolContext
 from handrail.errors import ConfigError
-from handrail.serve.gateway import PolicyWatch, load_gateway_policy
+from handrail.serve.gateway import PolicyWatch, load_gateway_policy, read_stamp
 from handrail.serve.gateway_config import load_gateway_config
 from handrail.sources import mcp_app
 from handrail.sources.pins import read_pins, write_pins
 from handrail.store import SqlStore
+from tests.clocks import eventually
 from tests.serve.desk import open_file_desk, text_of, write_shop
 from tests.sources.bank_server import balance
 from tests.sources.serving import bind, listening
@@ -128,6 +129,31 @@ async def test_a_changed_definition_is_held_and_the_pages_say_so(tmp_path: Path)
         assert "What differs" not in (await ann.get("/tools/shop__find_order")).text.partition("<h1>")[2]
 
 
+async def test_rules_that_are_saved_while_a_gateway_connects_to_its_sources_are_applied(tmp_path: Path) -> None:
+    others = ["rules: [{deny: shop__refund}]"]
+
+    async def save_other_rules(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if others:
+            (tmp_path / "policy.yaml").write_text(others.pop())
+        writer.close()
+
+    listener = bind()
+    text = f"""
+store: STORE
+sources:
+  shop: {write_shop(tmp_path / "journal")}
+  bank: {{url: "http://127.0.0.1:{listener.getsockname()[1]}/mcp"}}
+policy: policy.yaml
+"""
+    async with (
+        await asyncio.start_server(save_other_rules, sock=listener),
+        open_file_desk(tmp_path, text, policy_yaml="rules: [{allow: shop__refund}]") as desk,
+    ):
+        assert desk.gateway is not None
+        executor = desk.gateway.executor
+        await eventually(lambda: executor.is_denied("shop__refund", CONTEXT))
+
+
 @pytest.mark.proves("GW-10")
 async def test_a_broken_policy_file_changes_nothing_and_a_good_one_counts_from_the_next_call_on(
     tmp_path: Path, store: SqlStore
@@ -135,7 +161,7 @@ async def test_a_broken_policy_file_changes_nothing_and_a_good_one_counts_from_t
     file = tmp_path / "policy.yaml"
     file.write_text("rules: [{deny: pay}]\n")
     executor = Executor([pay], policy=load_gateway_policy(file), store=store)
-    watch = PolicyWatch(executor, file)
+    watch = PolicyWatch(executor, file, read_stamp(file))
     for broken in ("rules: [{deny: pay, wen: 1}]\n", "rules: [{deny: payy}]\n", "", "\x00", "rules: ["):
         file.write_text(broken)
         await watch.check()

@@ -15,8 +15,9 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from handrail import Executor, Policy, Rule, ToolCall, ToolContext, ToolResult, tool
-from handrail.core import Event, LogEvent
-from handrail.errors import ConfigError
+from handrail.authorize import MemoryApprovals
+from handrail.core import Approval, Event, LogEvent
+from handrail.errors import ConfigError, StoreError
 from handrail.serve.gateway_config import Notification
 from handrail.serve.notifications import Notifier
 from handrail.store import SqlStore
@@ -128,6 +129,35 @@ async def test_a_doubt_of_a_process_that_died_is_found_and_sent_once(store: SqlS
         assert (await receiver.next())["event"] == "approval_requested"
 
 
+async def test_a_doubt_is_sent_however_many_older_ones_nobody_has_resolved(store: SqlStore) -> None:
+    @tool(timeout=0.01)
+    async def wire(amount: int) -> str:
+        """Wire money."""
+        await asyncio.sleep(60)
+        return "done"
+
+    alone = Executor([wire], policy=Policy([Rule.allow("*")]), store=store)  # Nobody listened.
+    await asyncio.gather(*(send(alone, str(number), "wire") for number in range(100)))
+    await send(alone, "100", "wire", tenant="globex")
+    receiver = Receiver()
+    async with notified(store, receiver, doubt_interval=0.01, tenant="globex"):
+        assert (await receiver.next())["call"] == "100"
+
+
+async def test_a_receiver_that_hangs_keeps_no_other_receiver_waiting(store: SqlStore) -> None:
+    hanging, other = Receiver(), Receiver()
+    hanging.may_answer.clear()
+    async with listening(hanging.app) as first, listening(other.app) as second:
+        entries = [Notification(url=f"{url}/hook") for url in (first, second)]
+        async with Notifier(entries, url="https://desk.example/") as notifier:
+            executor = Executor([pay], policy=Policy(asks="operator"), store=store, listeners=[notifier])
+            notifier.follow(executor)
+            for number in range(3):
+                await send(executor, str(number))
+            assert len([await other.next() for _ in range(3)]) == 3
+            hanging.may_answer.set()
+
+
 async def test_a_receiver_that_fails_is_tried_again_and_then_the_audit_says_so(store: SqlStore) -> None:
     heard: list[Event] = []
     receiver = Receiver(500, 503, 200, *[500] * 3, 404)
@@ -142,6 +172,30 @@ async def test_a_receiver_that_fails_is_tried_again_and_then_the_audit_says_so(s
     assert [tokens.count(token) for token in dict.fromkeys(tokens)] == [3, 3, 1]
     failed = [(event.name, event.fields["problem"]) for event in heard if isinstance(event, LogEvent)]
     assert failed == [("notification_failed", "status 500"), ("notification_failed", "status 404")]
+
+
+class AwayOnce(MemoryApprovals):
+    """Approvals in a database that does not answer the first look."""
+
+    is_away = True
+
+    async def get(self, token: str) -> Approval | None:
+        if self.is_away:
+            self.is_away = False
+            raise StoreError("The database does not answer.")
+        return await super().get(token)
+
+
+async def test_a_question_is_sent_with_its_arguments_once_the_database_answers() -> None:
+    receiver = Receiver()
+    async with listening(receiver.app) as url:
+        entry = Notification.model_validate({"url": f"{url}/hook", "include": "arguments"})
+        async with Notifier([entry], url="https://desk.example", pauses=(0,)) as notifier:
+            asks = Policy(asks="operator")
+            executor = Executor([pay], policy=asks, approvals=AwayOnce(), listeners=[notifier])
+            notifier.follow(executor)
+            await send(executor, "1")
+            assert (await receiver.next())["arguments"] == '{"amount":1}'
 
 
 @pytest.mark.proves("GW-16")
@@ -165,6 +219,9 @@ async def test_a_receiver_that_hangs_delays_no_call(store: SqlStore, monkeypatch
 def test_an_address_that_is_none_is_refused_without_being_shown() -> None:
     with pytest.raises(ConfigError, match="must be an http or https address") as caught:
         Notifier([Notification.model_validate({"url": "ftp://secret-token"})], url="")
+    assert "secret-token" not in str(caught.value)
+    with pytest.raises(ConfigError, match="must be an address that can be asked") as caught:
+        Notifier([Notification.model_validate({"url": "https://secret-token.\N{SNOWMAN}"})], url="")
     assert "secret-token" not in str(caught.value)
     with pytest.raises(ConfigError, match="not set"):
         Notifier([Notification.model_validate({"url": "env:NO_SUCH_WEBHOOK"})], url="")

@@ -393,6 +393,25 @@ async def test_a_revision_that_cannot_be_built_leaves_the_one_before_and_is_name
         assert (await admin.get("/tenants/acme"))["problem"] is None
 
 
+async def test_a_tenant_whose_saved_configuration_is_not_valid_any_more_is_listed_and_can_be_turned_off(
+    store: SqlStore,
+) -> None:
+    async with open_replica(store, tenants=store.tenants) as replica:
+        host, own = await replica.connect("admin", None), await replica.connect("admin", "acme")
+        await store.tenants.put(TenantConfig(tenant_id="acme"))
+        await store.tenants.put(TenantConfig(tenant_id="abel"))
+        old = update(tenants).where(tenants.c.tenant_id == "acme")
+        await store._database.write(old.values(config=b'{"tenant_id": "acme", "gone": 1}'), {})
+
+        listed = (await host.get("/tenants"))["items"]
+        assert [(item["tenant_id"], item["enabled"]) for item in listed] == [("abel", True), ("acme", None)]
+        assert "gone" in listed[1]["problem"]
+        assert (await own.get("/tenants"))["items"] == listed[1:]
+
+        assert (await host.request("DELETE", "/tenants/acme")).status_code == 204
+        assert [item["tenant_id"] for item in (await host.get("/tenants"))["items"]] == ["abel"]
+
+
 async def test_a_tenant_whose_only_revision_cannot_be_built_calls_nothing(store: SqlStore) -> None:
     async with open_replica(store, tenants=store.tenants) as replica:
         caller = await replica.connect("caller")

@@ -1,7 +1,13 @@
 """What the calls of a tenant use: how it is built, while others are served."""
 
 import asyncio
+import json
+import os
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
+
+import pytest
 
 from handrail import Executor, Policy, Rule, Tool, ToolCall, ToolContext, tool
 from handrail.serve.tenant_pools import TenantPools
@@ -137,6 +143,51 @@ async def test_a_tenant_whose_source_answers_late_keeps_no_change_of_another_ten
         watching.cancel()
         await asyncio.gather(watching, return_exceptions=True)
         await pools.aclose()
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes")
+async def test_a_tenant_whose_documents_take_long_to_be_read_keeps_no_other_tenant_waiting(tmp_path: Path) -> None:
+    paths = {"/pets": {"get": {"operationId": "list_pets"}}}
+    api = {"openapi": "3.1.0", "info": {"title": "Pets", "version": "1"}, "paths": paths}
+    (tmp_path / "pets.json").write_text(json.dumps(api))
+    pipes = [tmp_path / f"pipe-{number}.json" for number in range(40)]
+    for pipe in pipes:
+        os.mkfifo(pipe)  # Whoever reads it waits until somebody writes.
+
+    def name_documents(tenant_id: str, files: list[Path]) -> TenantConfig:
+        base = "https://pets.example"
+        documents = [{"name": file.stem, "path": str(file), "base_url": base} for file in files]
+        return TenantConfig.model_validate({"tenant_id": tenant_id, "openapi": documents})
+
+    configs = [name_documents("acme", pipes), name_documents("globex", [tmp_path / "pets.json"])]
+    trust = TenantTrust(documents=[f"{tmp_path}/*"])
+    pools = TenantPools(Executor([build_tool(1)]), TenantDirectory(configs), builder=ToolBuilder(), trust=trust)
+    slow, writers = asyncio.create_task(pools.get("acme")), list[int]()
+    try:
+        async with asyncio.timeout(10):
+            while not writers:
+                await asyncio.sleep(0)
+                writers = open_pipes(pipes)
+            pool = await pools.get("globex")
+        assert "list_pets" in pool.executor.registry
+        assert not slow.done()
+    finally:
+        writers += open_pipes(pipes)
+        for pipe in pipes:
+            pipe.unlink()
+        for writer in writers:
+            os.close(writer)
+        await slow
+        await pools.aclose()
+
+
+def open_pipes(pipes: list[Path]) -> list[int]:
+    """Open those that are read, for writing."""
+    opened: list[int] = []
+    for pipe in pipes:
+        with suppress(OSError):  # Nobody reads it.
+            opened.append(os.open(pipe, os.O_WRONLY | os.O_NONBLOCK))
+    return opened
 
 
 async def test_a_request_that_was_given_up_leaves_nothing_open(store: SqlStore) -> None:

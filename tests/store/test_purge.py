@@ -180,6 +180,33 @@ async def test_the_audit_says_what_was_deleted_of_all_and_of_a_tenant_if_there_w
     assert [(row.tenant_id, row.detail["count"]) for row in rows] == [(None, 0), ("a", 1)]
 
 
+async def test_what_two_tenants_do_not_keep_is_deleted_at_the_same_time(url: str) -> None:
+    async with open_store(url) as one, open_store(url) as other:
+        for _ in range(2_500):
+            one.audit(CircuitBreakerChanged(at=2.0, session_id="s", tenant_id="a", tool_name="pay", state="open"))
+        await one.audit.flush(timeout=60)
+
+        deleting = asyncio.create_task(one.purge(before=0, audit_before=3.0, tenant_id="a"))
+        while not deleting.done():  # In another process, a tenant that keeps its rows longer.
+            await other.purge(before=0, audit_before=1.0, tenant_id="b")
+        assert await deleting == 2_500
+
+
+async def test_a_deletion_that_is_cut_off_says_in_the_audit_what_it_has_deleted(store: SqlStore) -> None:
+    for _ in range(2_500):
+        store.audit(CircuitBreakerChanged(at=1.0, session_id="s", tool_name="pay", state="open"))
+    await store.audit.flush(timeout=60)
+
+    deleting = asyncio.create_task(store.purge(before=0, audit_before=2.0))
+    while await count(store, audit) == 2_500:
+        assert not deleting.done()
+    deleting.cancel()
+    await asyncio.gather(deleting, return_exceptions=True)
+    await store.audit.flush(timeout=60)
+    (purged,) = await store.audit.query(kind="audit_purged")
+    assert purged.detail["count"] == 2_500 - (await count(store, audit) - 1)
+
+
 async def test_the_audit_is_read_page_by_page(store: SqlStore) -> None:
     for number in range(7):  # Some at the same time.
         store.audit(CircuitBreakerChanged(at=float(number // 3), session_id="s", tool_name=f"t-{number}", state="open"))

@@ -97,6 +97,11 @@ async def test_a_saved_tenant_that_is_not_valid_any_more_is_named_and_keeps_no_o
             await question
     assert await store.tenants.list() == [other]  # A phone gateway begins with it, and a console.
     assert "the tenant acme-corp is left out" in caplog.text
+    assert "of the tenant 'acme-corp' is not valid" in store.tenants.problems["acme-corp"]
+
+    assert await store.tenants.remove("acme-corp", who="ann")
+    assert await store.tenants.is_removed("acme-corp")
+    assert (await store.tenants.list(), store.tenants.problems) == ([other], {})
 
 
 @pytest.mark.postgres
@@ -112,4 +117,21 @@ async def test_of_two_changes_at_once_one_is_refused(postgres: PostgresServer) -
                 assert not changing.done()
         with pytest.raises(StoreError, match="'acme-corp' was changed by somebody else meanwhile"):
             await changing
+        await engine.dispose()
+
+
+@pytest.mark.postgres
+async def test_a_tenant_that_is_saved_while_it_is_turned_off_is_turned_off(postgres: PostgresServer) -> None:
+    async with open_store(url := postgres.new_database()) as store:
+        await store.tenants.put(acme())
+        engine = create_async_engine(url)
+        async with engine.begin() as other:
+            config = acme().model_dump_json().encode()
+            theirs = {"tenant_id": "acme-corp", "revision": 2, "version": "", "saved_at": 1.0, "who": "ann"}
+            await other.execute(insert(tenants), {**theirs, "config": config})
+            removing = asyncio.create_task(store.tenants.remove("acme-corp", who="bob"))
+            while not await store._database.fetch(BLOCKED):
+                assert not removing.done()
+        assert await removing
+        assert [revision.removed for revision in await store.tenants.history("acme-corp")] == [True, False, False]
         await engine.dispose()

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from handrail.testing.crashtest import STEPS, Attempt, CrashReport, crashtest
+from handrail.testing.crashtest import STEPS, Attempt, CrashReport, crashtest, main
 
 
 async def test_no_effect_is_doubled_lost_or_falsely_reported_when_a_process_is_killed(tmp_path: Path) -> None:
@@ -26,6 +26,21 @@ async def test_every_step_of_a_call_survives_a_kill(tmp_path: Path) -> None:
 
     assert (report.double, report.lost, report.false) == (0, 0, 0), str(report)
     assert len(report.attempts) == 2 * len(STEPS)
+
+
+@pytest.mark.parametrize(("arguments", "status"), [(["--help"], 0), (["-h"], 0), ([], 2), (["a.db", "b.db"], 2)])
+def test_the_command_says_how_it_is_used(arguments: list[str], status: int, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == status
+    assert "python -m handrail.testing.crashtest sqlite" in capsys.readouterr().out
+
+
+def test_a_database_that_cannot_be_used_is_named_and_is_not_taken_for_a_result(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["crash.db"]) == main([f"sqlite:///{tmp_path}/nowhere/crash.db"]) == 2
+    first, second = capsys.readouterr().err.splitlines()
+    assert first.startswith("url must be a database URL")
+    assert second.startswith("the directory of the database must exist")
 
 
 @pytest.mark.parametrize(

@@ -242,10 +242,10 @@ def read_filters(filters: ApprovalFilters) -> dict[str, str]:
 
 
 def check_limit(limit: int) -> int:
-    """A limit that is at least 1, or `ConfigError`."""
+    """A limit that is at least 1, or `ConfigError`; it is never more than a database can read."""
     if limit < 1:
         raise ConfigError(f"limit must be at least 1, got {limit!r}.")
-    return limit
+    return min(limit, 2**53)
 
 
 async def wait_for_decision(

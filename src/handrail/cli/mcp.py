@@ -3,7 +3,7 @@
 import argparse
 import asyncio
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 from typing import Any, cast
@@ -11,6 +11,7 @@ from typing import Any, cast
 from handrail.cli.agent_file import load_object
 from handrail.cli.store_option import choose_store_url, find_user_store
 from handrail.core.text import escape_line
+from handrail.core.tool import Tool
 from handrail.errors import ConfigError, MissingExtraError, shorten
 from handrail.execute.executor import Executor
 from handrail.sources.mcp.endpoint import serve_mcp
@@ -70,6 +71,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(given: argparse.Namespace) -> int:
     """Run the command and return its exit code; `diff` returns 1 if something differs."""
     if given.action == "serve":
+        if not 0 <= given.port < 65536:
+            raise ConfigError(f"port must be 0 to 65535, got {given.port}.")
         executor = _load_executor(given.object)
         transport = "http" if given.http else "stdio"
         asyncio.run(serve_mcp(executor, transport=transport, host=given.host, port=given.port))
@@ -171,7 +174,10 @@ def _load_servers(text: str) -> list[McpServer]:
     if text.startswith(("http://", "https://")):
         return [McpServer("server", url=text)]
     if " " in text:
-        return [McpServer("server", command=shlex.split(text))]
+        try:
+            return [McpServer("server", command=shlex.split(text))]
+        except ValueError as error:
+            raise ConfigError(f"{text} is not a command: {error}.") from error
     given: object = load_object(text)
     servers = list(cast(Sequence[object], given)) if isinstance(given, list | tuple) else [given]
     if not servers or not all(isinstance(server, McpServer) for server in servers):
@@ -183,4 +189,9 @@ def _load_executor(text: str) -> Executor:
     given = load_object(text)
     if callable(given) and not isinstance(given, type) and not hasattr(given, "input_schema"):
         given = given()
-    return given if isinstance(given, Executor) else Executor(cast(Any, given))
+    if isinstance(given, Executor):
+        return given
+    tools: object = [cast(object, given)] if isinstance(given, Tool) else given
+    if isinstance(tools, str) or not isinstance(tools, Iterable):
+        raise ConfigError(f"{text} must be an Executor or a list of tools, got {type(tools).__name__}.")
+    return Executor(cast(Any, tools))

@@ -74,6 +74,8 @@ async def _serve(options: argparse.Namespace) -> None:
 
     if not 0 <= options.port < 65536:
         raise ConfigError(f"port must be 0 to 65535, got {options.port}.")
+    if options.grace < 0:
+        raise ConfigError(f"grace must be at least 0 seconds, got {options.grace}.")
     # What runs may finish: then it is cut off, and settled by the executor.
     grace = options.grace
     config = uvicorn.Config("", log_level="warning", timeout_graceful_shutdown=grace, server_header=False)

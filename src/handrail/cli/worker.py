@@ -31,6 +31,8 @@ def run(options: argparse.Namespace) -> int:
 
 
 async def _run(options: argparse.Namespace) -> None:
+    if not options.grace >= 0:
+        raise ConfigError(f"grace must be at least 0 seconds, got {options.grace:g}.")
     given = load_object(options.object)
     context = None if options.context is None else load_object(options.context)
     async with AsyncExitStack() as stack:

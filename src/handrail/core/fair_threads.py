@@ -16,14 +16,16 @@ class FairThreads:
 
     def __init__(self, name: str, *, max_workers: int = 4) -> None:
         self._threads = ThreadPoolExecutor(max_workers=max_workers, thread_name_prefix=f"handrail-{name}")
-        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._turns: WeakValueDictionary[tuple[asyncio.AbstractEventLoop, str], asyncio.Lock] = WeakValueDictionary()
+        """A lock belongs to one event loop."""
 
     async def run(self, owner: str, function: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
         """Run a function. It goes on if its caller is cancelled, and the next one of the owner waits for its end."""
-        turn = self._turns.setdefault(owner, asyncio.Lock())
+        loop = asyncio.get_running_loop()
+        turn = self._turns.setdefault((loop, owner), asyncio.Lock())
         await turn.acquire()
         try:
-            running = asyncio.get_running_loop().run_in_executor(self._threads, partial(function, *args, **options))
+            running = loop.run_in_executor(self._threads, partial(function, *args, **options))
         except BaseException:
             turn.release()
             raise

@@ -1,6 +1,5 @@
 """Structured output: the model is asked for JSON of a schema, and its response is validated here."""
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar, cast, overload
 
@@ -17,7 +16,7 @@ from handrail.schema.json_schema_arguments import build_from_json_schema
 
 T = TypeVar("T")
 
-_FENCE: Final = re.compile(r"\s*```(?:json)?\s*\n(.*?)\n?\s*```\s*", re.DOTALL)
+_FENCE: Final = "```"
 
 
 class _OutputSpec(Struct, frozen=True, kw_only=True):
@@ -98,8 +97,10 @@ def _describe_for_log(error: ToolError) -> str:
 
 def _remove_fence(text: str) -> str:
     """The JSON without the Markdown fence that many models put around it."""
-    found = _FENCE.fullmatch(text)
-    return found[1] if found else text
+    first, _, rest = text.strip().partition("\n")
+    if first.rstrip() not in (_FENCE, f"{_FENCE}json") or not rest.endswith(_FENCE):
+        return text
+    return rest.removesuffix(_FENCE).strip()
 
 
 def _build_from_type(output_type: Any) -> _OutputSpec:

@@ -30,6 +30,7 @@ from handrail.store import SqlStore, open_store
 
 _POLICY_SECONDS: Final = 1.0
 """Seconds between two looks at the policy file."""
+Stamp = tuple[int, int]
 
 
 class Gateway(Struct, frozen=True, kw_only=True):
@@ -57,6 +58,7 @@ async def open_configured_gateway(
 ) -> AsyncGenerator[Gateway]:
     """Open what a configuration describes, with paths that are relative to a directory."""
     policy_file = None if config.policy is None else directory / config.policy
+    stamp = read_stamp(policy_file)  # Before the rules: to connect takes long enough to save others.
     policy = Policy(asks="operator") if policy_file is None else load_gateway_policy(policy_file)
     url = config.url or url
     async with AsyncExitStack() as stack:
@@ -73,7 +75,7 @@ async def open_configured_gateway(
         )
         notifier.follow(executor)
         stack.push_async_callback(executor.aclose)
-        watch = PolicyWatch(executor, policy_file)
+        watch = PolicyWatch(executor, policy_file, stamp)
         watching = asyncio.create_task(watch.run(), name="handrail:policy-watch")
         stack.push_async_callback(_cancel, watching)
         app = build_app(
@@ -138,14 +140,24 @@ def load_gateway_policy(path: Path) -> Policy:
     return Policy(read.rules, default=read.default, asks="operator")
 
 
+def read_stamp(file: Path | None) -> Stamp | None:
+    """What changes with the file; None if there is none."""
+    try:
+        found = None if file is None else file.stat()
+    except OSError:
+        return None
+    return None if found is None else (found.st_mtime_ns, found.st_size)
+
+
 class PolicyWatch:
     """Applies a policy file anew when it changes; one that cannot be read changes nothing, and is a notice."""
 
-    def __init__(self, executor: Executor, file: Path | None) -> None:
+    def __init__(self, executor: Executor, file: Path | None, stamp: Stamp | None) -> None:
         self._executor = executor
         self._file = file
         self._problem = ""
-        self._stamp = self._read_stamp()
+        self._stamp = stamp
+        """Of the file as it was when the executor got its rules."""
 
     def list_problems(self) -> list[str]:
         """What people have to know about the policy."""
@@ -160,7 +172,7 @@ class PolicyWatch:
 
     async def check(self) -> None:
         """Apply the file if it is another one than before."""
-        stamp = await asyncio.to_thread(self._read_stamp)
+        stamp = await asyncio.to_thread(read_stamp, self._file)
         if self._file is None or stamp == self._stamp:
             return
         self._stamp = stamp
@@ -172,13 +184,6 @@ class PolicyWatch:
         else:
             self._problem = ""
             log.warning("the policy was replaced by %s", self._file)
-
-    def _read_stamp(self) -> tuple[int, int] | None:
-        try:
-            found = None if self._file is None else self._file.stat()
-        except OSError:
-            return None
-        return None if found is None else (found.st_mtime_ns, found.st_size)
 
 
 def list_source_problems(sources: Sources) -> list[str]:

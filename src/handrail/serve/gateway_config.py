@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
+import httpx2
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError
 
 from handrail.core.secrets import resolve_reference
@@ -96,6 +97,10 @@ class Notification(_Section):
         url = resolve_reference(self.url, name="notify.url") if _is_reference(self.url) else self.url
         if not url.startswith(("http://", "https://")):
             raise ConfigError("url of a notification must be an http or https address, or a reference to one.")
+        try:
+            httpx2.URL(url)
+        except httpx2.InvalidURL as error:  # Without its text: the address may be a secret.
+            raise ConfigError("url of a notification must be an address that can be asked.") from error
         return url
 
 

@@ -20,8 +20,10 @@ from handrail.execute.executor import Executor
 from handrail.serve.gateway_config import Notification
 
 _MAX_WAITING: Final = 1_000
-"""Notifications that wait; when there are more, the newest are dropped, and an event says so."""
+"""Notifications that wait for one address; when there are more, the newest are dropped, and an event says so."""
 _MAX_DOUBTS: Final = 10_000
+_MAX_OPEN_DOUBTS: Final = 1_000
+"""The oldest doubts that one look finds: a hundred that nobody resolves must not hide the ones after them."""
 _DOUBT_SECONDS: Final = 15.0
 """Seconds between two looks for calls whose process died."""
 _TIMEOUT: Final = 10.0
@@ -46,6 +48,15 @@ class _Notice(Struct, frozen=True, kw_only=True):
         return kind in wanted.on and wanted.tenant in (None, self.tenant_id) and wanted.whose in (None, self.by)
 
 
+class _Target(Struct, frozen=True, kw_only=True):
+    """One entry, with what waits for its address: one that does not answer keeps no other waiting."""
+
+    wanted: Notification
+    url: str
+    secret: bytes | None
+    queue: asyncio.Queue[_Notice]
+
+
 class Notifier:
     """A listener that sends what waits for a person to the addresses of a gateway."""
 
@@ -57,11 +68,15 @@ class Notifier:
         pauses: Sequence[float] = _PAUSES,
         doubt_interval: float = _DOUBT_SECONDS,
     ) -> None:
-        self._targets = [(each, each.read_url(), _read_secret(each)) for each in notifications]
+        self._targets = [
+            _Target(
+                wanted=each, url=each.read_url(), secret=_read_secret(each), queue=asyncio.Queue(maxsize=_MAX_WAITING)
+            )
+            for each in notifications
+        ]
         self._url = url.rstrip("/")
         self._pauses = tuple(pauses)
         self._interval = doubt_interval
-        self._queue: asyncio.Queue[tuple[int, _Notice]] = asyncio.Queue(maxsize=_MAX_WAITING)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._executor: Executor | None = None
@@ -74,9 +89,8 @@ class Notifier:
 
     async def __aenter__(self) -> Self:
         self._loop = asyncio.get_running_loop()
-        if self._targets:
-            self._tasks = [asyncio.create_task(self._send_all(), name="handrail:notify")]
-        if any("doubt" in wanted.on for wanted, _, _ in self._targets):
+        self._tasks = [asyncio.create_task(self._send_all(target), name="handrail:notify") for target in self._targets]
+        if any("doubt" in target.wanted.on for target in self._targets):
             self._tasks.append(asyncio.create_task(self._find_doubts(), name="handrail:notify-doubts"))
         return self
 
@@ -114,7 +128,7 @@ class Notifier:
         while True:
             await asyncio.sleep(self._interval)
             try:
-                found = [] if self._executor is None else await self._executor.doubts()
+                found = [] if self._executor is None else await self._executor.doubts(limit=_MAX_OPEN_DOUBTS)
             except StoreError:
                 log.warning("the doubts cannot be read; trying again", exc_info=True)
                 continue
@@ -144,36 +158,36 @@ class Notifier:
     def _add(self, notice: "_Notice") -> None:
         if not self._is_new(notice):
             return
-        for number, (wanted, _, _) in enumerate(self._targets):
-            if notice.is_wanted(wanted):
+        for target in self._targets:
+            if notice.is_wanted(target.wanted):
                 try:
-                    self._queue.put_nowait((number, notice))
+                    target.queue.put_nowait(notice)
                 except asyncio.QueueFull:
                     self._report(notice, "notification_dropped", f"{_MAX_WAITING} are waiting")
 
-    async def _send_all(self) -> None:
+    async def _send_all(self, target: _Target) -> None:
         async with httpx2.AsyncClient(timeout=_TIMEOUT, follow_redirects=False) as client:
             while True:
-                number, notice = await self._queue.get()
+                notice = await target.queue.get()
                 try:
-                    await self._send(client, number, notice)
+                    await self._send(client, target, notice)
                 except Exception:
                     log.exception("a notification failed")
 
-    async def _send(self, client: httpx2.AsyncClient, number: int, notice: "_Notice") -> None:
-        wanted, url, secret = self._targets[number]
-        body = json.dumps(await self._build_body(wanted, notice), ensure_ascii=False).encode("utf-8", "replace")
+    async def _send(self, client: httpx2.AsyncClient, target: _Target, notice: "_Notice") -> None:
         problem = ""
         for pause in (*self._pauses, None):
-            headers = {"Content-Type": "application/json", **_sign(body, secret)}
             try:
-                response = await client.post(url, content=body, headers=headers)
+                body = json.dumps(await self._build_body(target.wanted, notice), ensure_ascii=False)
+                content = body.encode("utf-8", "replace")
+                headers = {"Content-Type": "application/json", **_sign(content, target.secret)}
+                response = await client.post(target.url, content=content, headers=headers)
                 if response.status_code < 300:
                     return
                 problem = f"status {response.status_code}"
                 if response.status_code < 500 and response.status_code not in (408, 429):
                     break
-            except (httpx2.HTTPError, OSError) as error:  # Without its text: the address may be a secret.
+            except (httpx2.HTTPError, OSError, StoreError) as error:  # Without its text: the address may be a secret.
                 problem = type(error).__name__
             if pause is not None:
                 await asyncio.sleep(pause)

@@ -3,16 +3,23 @@
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, Literal, Protocol, runtime_checkable
+from contextvars import ContextVar
+from typing import Any, Final, Literal, ParamSpec, Protocol, TypeVar, runtime_checkable
 
 from msgspec import Struct
 
+from handrail.core.fair_threads import FairThreads
 from handrail.core.log import log
 from handrail.core.tool import Tool
-from handrail.errors import ConfigError, shorten
+from handrail.errors import ConfigError, SourceError, shorten
 from handrail.sources.pins import PinDifference
 
 SourceState = Literal["connecting", "connected", "reconnecting", "failed", "closed"]
+OWNER: Final[ContextVar[str]] = ContextVar("handrail_source_owner", default="")
+"""Whose the sources are that are opened, such as a tenant; empty if each is its own."""
+_THREADS: Final = FairThreads("sources")
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class SkippedTool(Struct, frozen=True, kw_only=True):
@@ -119,10 +126,13 @@ class Sources:
             self._open[source.name] = await source.open(on_change=self._on_change, secrets=secrets)
         except ConfigError:
             raise
+        except SourceError as error:
+            log.error("the source %s cannot be opened: %s", source.name, error.message)
+            self.mark_failed(source.name, error.message)
         except Exception as error:  # one source never fails the others
             log.exception("the source %s cannot be opened", source.name)
             reason = f"{type(error).__name__}: {shorten(str(error), 300)}"
-            self._open[source.name] = SourceStatus(name=source.name, state="failed", reason=reason)
+            self.mark_failed(source.name, reason)
 
     def mark_failed(self, name: str, reason: str) -> None:
         """Show a source as failed."""
@@ -146,6 +156,11 @@ class Sources:
                 listener()
             except Exception:  # somebody else's code; the others still have to hear of it
                 log.exception("a listener to changed tools failed")
+
+
+async def run_in_thread(source: str, function: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
+    """Read a document, or compile a thousand schemas: it may take minutes, and keeps nobody else's source waiting."""
+    return await _THREADS.run(OWNER.get() or f"source:{source}", function, *args, **options)
 
 
 @asynccontextmanager

@@ -2,10 +2,11 @@
 
 import asyncio
 import time
+from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Table, delete, literal, select, tuple_
+from sqlalchemy import ColumnElement, Delete, Table, delete, literal, select, tuple_
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.sql.dml import ReturningDelete
 
@@ -44,13 +45,22 @@ async def purge_approvals(database: Database, *, before: float, tenant_id: str |
     return await _purge_rows(database, approvals, approvals.c.expires_at, before, *_is_of(approvals, tenant_id))
 
 
-async def purge_audit(database: Database, *, before: float, tenant_id: str | None = None) -> int:
-    """Delete rows of the audit that are older than this time; return how many."""
-    # The triggers of the audit refuse to delete any row that is not older than this setting.
+async def purge_audit(
+    database: Database, *, before: float, tenant_id: str | None = None, on_delete: Callable[[int], None]
+) -> None:
+    """Delete rows of the audit that are older than this time; `on_delete` gets how many, batch by batch."""
+    # The triggers of the audit refuse to delete any row that is not older than this setting. It is set with each batch:
+    # another process may be deleting what another tenant does not keep.
     new = (sqlite if database.is_sqlite else postgresql).insert(settings)
     allow = new.on_conflict_do_update(index_elements=[settings.c.name], set_={"value": new.excluded.value})
-    await database.write(allow, {"name": AUDIT_PURGED, "value": repr(before).encode()})
-    return await _purge_rows(database, audit, audit.c.at, before, *_is_of(audit, tenant_id))
+    allow = allow.values(name=AUDIT_PURGED, value=repr(before).encode())
+    statement = _build_delete(audit, audit.c.at, before, *_is_of(audit, tenant_id))
+
+    def delete_batch(transaction: Transaction) -> int:
+        transaction.execute(allow)
+        return transaction.execute(statement)
+
+    await _delete_in_batches(database, partial(database.run, delete_batch), on_delete)
 
 
 async def purge_received_results(database: Database, *, before: float) -> int:
@@ -91,16 +101,36 @@ def _delete_sessions(transaction: Transaction, *, statement: ReturningDelete[tup
 async def _purge_rows(
     database: Database, table: Table, column: ColumnElement[float], before: float, *conditions: ColumnElement[bool]
 ) -> int:
+    statement, deleted = _build_delete(table, column, before, *conditions), list[int]()
+    await _delete_in_batches(database, partial(database.write, statement, {}), deleted.append)
+    return sum(deleted)
+
+
+def _build_delete(
+    table: Table, column: ColumnElement[float], before: float, *conditions: ColumnElement[bool]
+) -> Delete:
+    """Delete the oldest rows, as many as one batch has."""
     keys = list(table.primary_key.columns)
     oldest = select(*keys).where(column < before, *conditions).order_by(column).limit(_ROWS)
-    statement = delete(table).where((keys[0] if len(keys) == 1 else tuple_(*keys)).in_(oldest))
-    deleted = 0
+    return delete(table).where((keys[0] if len(keys) == 1 else tuple_(*keys)).in_(oldest))
+
+
+async def _delete_in_batches(
+    database: Database, delete_batch: Callable[[], Coroutine[Any, Any, int]], on_delete: Callable[[int], None]
+) -> None:
     while True:
         begun = time.monotonic()
-        count = await database.write(statement, {})
-        deleted += count
+        batch = asyncio.ensure_future(delete_batch())
+        try:
+            count = await asyncio.shield(batch)
+        except asyncio.CancelledError:  # What was begun is committed, and counted.
+            await asyncio.wait([batch])
+            if not batch.cancelled() and batch.exception() is None:
+                on_delete(batch.result())
+            raise
+        on_delete(count)
         if count < _ROWS:
-            return deleted
+            return
         await _yield_lock(database, time.monotonic() - begun)
 
 

@@ -194,10 +194,14 @@ class SqlStore:
         if tenant_id is None:
             deleted += await purge_received_results(self._database, before=before)
         if audit_before is not None:
-            rows = await purge_audit(self._database, before=audit_before, tenant_id=tenant_id)
-            if rows or tenant_id is None:
-                self.audit.record_purge(before=audit_before, count=rows, tenant_id=tenant_id)
-            deleted += rows
+            rows, is_whole = list[int](), False
+            try:
+                await purge_audit(self._database, before=audit_before, tenant_id=tenant_id, on_delete=rows.append)
+                is_whole = True
+            finally:  # What is deleted stays deleted if it is interrupted.
+                if sum(rows) or (is_whole and tenant_id is None):
+                    self.audit.record_purge(before=audit_before, count=sum(rows), tenant_id=tenant_id)
+            deleted += sum(rows)
         return deleted
 
     async def erase(

@@ -39,6 +39,8 @@ class SqlTenants:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self.problems: dict[str, str] = {}
+        """Why a configuration is not valid, by its tenant's id: of those that the last `list` left out."""
         self._decoded: OrderedDict[str, tuple[bytes, TenantConfig]] = OrderedDict()
         """The configurations that are used, by tenant, each with the digest of what is saved."""
         self._threads = FairThreads("tenant-configs")
@@ -67,15 +69,20 @@ class SqlTenants:
 
     async def remove(self, tenant_id: str, *, who: str = "") -> bool:
         """Turn a tenant off for good; whether there was one. Its revisions stay."""
-        if await self.get(tenant_id) is None:
-            return False
 
         def write(transaction: Transaction) -> None:
             _add(transaction, tenant_id, None, "", who, None)
             transaction.execute(_DROP_NUMBERS, {"of_tenant": tenant_id})
 
-        await self._database.run(write)
-        return True
+        while True:
+            rows = await self._database.fetch(_NEWEST, {"of_tenant": tenant_id})
+            if not rows or rows[0][0] is None:  # What is not valid can be turned off, too.
+                return False
+            try:
+                await self._database.run(write)
+            except IntegrityError:  # Somebody else has saved a revision meanwhile: that one is turned off.
+                continue
+            return True
 
     async def find(self, number: str) -> TenantConfig | None:
         """The tenant that callers of this number mean, also one that is not enabled."""
@@ -111,15 +118,18 @@ class SqlTenants:
         return bool(rows) and rows[0][0] is None
 
     async def list(self) -> "list[TenantConfig]":
-        """Every tenant, by id. One whose configuration is not valid any more, such as after an upgrade, is left out
-        and logged: it keeps no other from being served."""
+        """Every tenant, by id. One whose configuration is not valid any more, such as after an upgrade, is left out,
+        logged, and one of the `problems`: it keeps no other from being served."""
         found: list[TenantConfig] = []
+        problems: dict[str, str] = {}
         for tenant_id, config in await self._database.fetch(_ALL):
             try:
                 if config is not None:
                     found.append(await self._decode(config, tenant_id))
             except ConfigError as error:
                 log.error("the tenant %s is left out: %s", tenant_id, error)
+                problems[tenant_id] = error.message
+        self.problems = problems
         return found
 
     async def list_retention_days(self) -> dict[str, float]:

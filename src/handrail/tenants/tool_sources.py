@@ -5,7 +5,7 @@ import asyncio
 from handrail.core.log import log
 from handrail.core.secrets import Secrets
 from handrail.errors import ConfigError
-from handrail.sources.source import Sources
+from handrail.sources.source import OWNER, Sources
 from handrail.tenants.config import TenantConfig
 from handrail.tenants.tool_source_config import McpServerConfig, OpenApiConfig
 from handrail.tenants.trust import TenantTrust
@@ -16,6 +16,7 @@ async def open_sources(cfg: TenantConfig, trust: TenantTrust) -> Sources | None:
     if not cfg.mcp_servers and not cfg.openapi:
         return None
     secrets, opened = Secrets(trust.select_secrets(cfg)), Sources()
+    owner = OWNER.set(f"tenant:{cfg.tenant_id}")
 
     async def open_one(config: McpServerConfig | OpenApiConfig) -> None:
         try:
@@ -31,4 +32,6 @@ async def open_sources(cfg: TenantConfig, trust: TenantTrust) -> Sources | None:
     except BaseException:  # Cancelled: nobody would close what is open.
         await opened.aclose()
         raise
+    finally:
+        OWNER.reset(owner)
     return opened

@@ -25,6 +25,7 @@ from handrail.core.context import ToolContext
 from handrail.core.events import CallStarted
 from handrail.core.values import Approval, ToolCall
 from handrail.define.function import tool
+from handrail.errors import HandrailError
 from handrail.execute.executor import Executor
 from handrail.execute.ledger import Entry, Ledger, Recalled, VerifyAnswer
 from handrail.execute.limits import Timeouts
@@ -257,14 +258,19 @@ async def _run_child(url: str, world: str, name: str, call_id: str, step: str, v
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command; return 0 only if no effect was duplicated, lost or misreported."""
+    """Run the command; return 1 if an effect was duplicated, lost or misreported, and 2 if none could be looked at."""
     if arguments[:1] == ["--child"]:
         asyncio.run(_run_child(*arguments[1:]))
         return 0
-    if len(arguments) != 1:
+    is_question = arguments[:1] in (["-h"], ["--help"])
+    if is_question or len(arguments) != 1:
         print(__doc__)  # noqa: T201
+        return 0 if is_question else 2
+    try:
+        report = asyncio.run(crashtest(arguments[0]))
+    except HandrailError as error:  # Of the database: 1 is for what an attempt has shown.
+        print(error.message, file=sys.stderr)  # noqa: T201
         return 2
-    report = asyncio.run(crashtest(arguments[0]))
     print(report)  # noqa: T201
     return 0 if report.double == report.lost == report.false == 0 else 1
 

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from handrail import ConfigError, Tool
+from handrail import ConfigError, Executor, Tool
 from handrail.errors import SourceError
-from handrail.sources import OpenApi, connect
+from handrail.sources import OpenApi, SourceStatus, connect
 from handrail.sources.openapi import source
+from tests.clocks import eventually
 from tests.sources.api_server import Reply, Request, serving
 
 DOCUMENTS = Path(__file__).parents[1] / "documents"
@@ -187,6 +188,25 @@ async def test_a_document_at_a_url_is_loaded_by_connect_with_relative_servers_an
     assert tool.metadata["path"] == "/pets/{id}"
     assert [item.state for item in status.values()] == ["connected", "failed"]
     assert "404" in status["none"].reason
+
+
+async def test_a_document_whose_server_is_away_is_loaded_once_it_answers() -> None:
+    replies: list[Any] = [Reply(status=503), Reply(cut=True), document({"/pets": {"get": {"operationId": "pets"}}})]
+    gone: list[Any] = [Reply(status=503), Reply(status=404)]
+
+    def answer(request: Request) -> Any:
+        return {"/pets": replies, "/gone": gone}[request.path].pop(0)
+
+    with serving(answer) as server:
+        documents = [OpenApi(f"{server.url}/{name}", name=name, allow_private=True) for name in ("pets", "gone")]
+        async with connect(documents) as sources:
+            assert sources.tools == ()
+            assert [status.state for status in sources.status.values()] == ["reconnecting"] * 2
+            assert "the server answered 503" in sources.status["pets"].reason
+            executor = Executor([sources])
+            await eventually(lambda: "pets" in executor.registry and sources.status["gone"].state == "failed")
+            assert sources.status["pets"] == SourceStatus(name="pets", state="connected", tools=1)
+            assert "404" in sources.status["gone"].reason
 
 
 async def test_a_document_at_a_url_holds_nobody_up_and_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

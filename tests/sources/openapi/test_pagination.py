@@ -8,6 +8,7 @@ import pytest
 from handrail import ConfigError, Executor, Policy, Rule, ToolCall, ToolContext, ToolResult
 from handrail.formats import mcp
 from handrail.sources import OpenApi, Pagination
+from handrail.sources.openapi.pagination import find_next_link
 from tests.sources.api_server import ApiServer, Reply, Request, serving
 
 ORDER = {
@@ -116,6 +117,36 @@ async def test_a_list_is_bounded_and_says_that_there_is_more(limit: dict[str, An
         result = await run(shop(server, paginate={"listOrders": Pagination(by="link", **limit)}))
 
     assert result.output == {"items": ITEMS[:4], "pages": 2, "has_more": True}
+
+
+async def test_a_last_page_of_which_only_a_part_fits_is_not_the_whole_list() -> None:
+    with serving(lambda request: Reply(body=ITEMS)) as server:
+        result = await run(shop(server, paginate={"listOrders": Pagination(by="link", max_items=3)}))
+
+    assert result.output == {"items": ITEMS[:3], "pages": 1, "has_more": True}
+
+
+@pytest.mark.timeout(20)
+async def test_a_header_that_is_made_to_be_slow_is_read_at_once() -> None:
+    link = "<>;" * 1_000 + ";rel=" + " " * 4_000 + "x"
+    with serving(lambda request: Reply(body=ITEMS, headers={"Link": link})) as server:
+        result = await run(shop(server, paginate={"listOrders": Pagination(by="link")}))
+
+    assert result.output == {"items": ITEMS, "pages": 1, "has_more": False}
+
+
+@pytest.mark.parametrize(
+    ("link", "following"),
+    [
+        ('</a>; rel="next", </b>; rel="last"', "/a"),
+        ("</a>; rel=prev, </b?ids=1,2>; TITLE=next; REL = NEXT", "/b?ids=1,2"),
+        ('</a>; rel="start next"', "/a"),
+        ('</a>; rel="nextish", </b>; title="next"', None),
+        ('</a>; rel="last", rel="next"', None),
+    ],
+)
+def test_the_next_page_is_the_one_whose_relation_says_so(link: str, following: str | None) -> None:
+    assert find_next_link({"link": link}) == following
 
 
 async def test_pages_have_no_more_bytes_together_than_one_response_may_have() -> None:

@@ -38,8 +38,8 @@ class TenantSummary(BaseModel):
 
     tenant_id: str
     version: str
-    enabled: bool
-    problem: str | None
+    enabled: bool | None = Field(description="Null if the configuration is not valid.")
+    problem: str | None = Field(description="Why the newest revision does not serve in this replica.")
 
 
 class TenantList(BaseModel):
@@ -114,10 +114,18 @@ def build_router() -> APIRouter:
         service = get_service(request)
         if service.tenants is None:
             return TenantList(items=[])
+        invalid: dict[str, str] = {}
         if key.tenant_id is None:
             every = await service.tenants.directory.list()
+            if _is_stored(service):
+                invalid = service.store.tenants.problems
         else:
-            own = await service.tenants.directory.get(key.tenant_id)
+            try:
+                own = await service.tenants.directory.get(key.tenant_id)
+            except ConfigError as error:
+                if not _is_stored(service):
+                    raise
+                own, invalid = None, {key.tenant_id: error.message}
             every = [] if own is None else [own]
         items = [
             TenantSummary(
@@ -128,7 +136,10 @@ def build_router() -> APIRouter:
             )
             for cfg in every
         ]
-        return TenantList(items=items)
+        for tenant_id, problem in invalid.items():
+            newest = (await service.store.tenants.history(tenant_id))[0]
+            items.append(TenantSummary(tenant_id=tenant_id, version=newest.version, enabled=None, problem=problem))
+        return TenantList(items=sorted(items, key=lambda item: item.tenant_id))
 
     @router.post("/tenants/validate", summary="Check a configuration", responses=errors | describe_errors(400))
     async def validate(request: Request, body: ConfigBody, key: ApiKey = allow("admin")) -> ValidationBody:

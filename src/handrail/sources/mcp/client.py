@@ -22,7 +22,7 @@ from handrail.sources.mcp.definitions import BuiltTools, McpDefinition, build_re
 from handrail.sources.mcp.request_outcome import RequestTrace, current_trace
 from handrail.sources.mcp.server_options import IDEMPOTENCY_META_KEY, McpServer
 from handrail.sources.pins import PinDifference, list_held_back, read_pins
-from handrail.sources.source import SourceStatus
+from handrail.sources.source import SourceStatus, run_in_thread
 
 _FIRST_PAUSE: Final = 0.5
 _MAX_PAUSE: Final = 30.0
@@ -216,7 +216,7 @@ class OpenMcpServer:
         listed, skipped = await connection.list_tools()
         self.definitions = {item.name: item.definition for item in listed}
         # In a thread: a thousand schemas are compiled here.
-        self._differences, built = await asyncio.to_thread(self._build, listed)
+        self._differences, built = await run_in_thread(self._server.name, self._build, listed)
         built = structs.replace(built, skipped=(*skipped, *built.skipped))
         is_changed = built.tools.keys() != self._built.tools.keys()
         self._built = built

@@ -9,7 +9,9 @@ from msgspec import Struct
 from handrail.core.log import log
 from handrail.errors import ConfigError, ToolError
 
-_NEXT: Final = re.compile(r"<([^<>]*)>\s*(?:;[^,]*)?;\s*rel\s*=\s*\"?[^\";,]*\bnext\b", re.IGNORECASE)
+_LINK: Final = re.compile(r"<([^<>]*)>([^<]*)")
+"""An address of a `Link` header, and its parameters."""
+_REL: Final = re.compile(r"\s*rel\s*=([^,]*)", re.IGNORECASE)
 
 
 class Pagination(Struct, frozen=True, kw_only=True):
@@ -81,10 +83,11 @@ async def read_pages(
             where = "the body" if pagination.items is None else f"{pagination.items!r} of the body"
             raise ToolError(f"The API answered without a list of items: {where} is none.")
         items = cast(list[Any], listed)
-        found += items[: pagination.max_items - len(found)]
+        room = pagination.max_items - len(found)
+        found += items[:room]
         following = _find_next(pagination, page, items, first_number + pages)
         if following is None:
-            return {"items": found, "pages": pages, "has_more": False}
+            return {"items": found, "pages": pages, "has_more": len(items) > room}
         position = following.link or str(following.value)
         if position in seen:
             log.warning("an API gives the same page again and again: %s of Pagination ends it", pagination.by)
@@ -110,8 +113,12 @@ def _find_next(pagination: Pagination, page: Page, items: list[Any], number: int
 
 def find_next_link(headers: Mapping[str, str]) -> str | None:
     """The address that a `Link` header gives for the next page."""
-    found = _NEXT.search(headers.get("link", "")[:8_000])
-    return None if found is None else found[1]
+    for address, parameters in _LINK.findall(headers.get("link", "")[:8_000]):
+        for parameter in parameters.split(";"):
+            rel = _REL.match(parameter)
+            if rel is not None and "next" in rel[1].replace('"', " ").lower().split():
+                return address
+    return None
 
 
 def _get(body: Any, path: str | None) -> Any:

@@ -1,14 +1,14 @@
 """`OpenApi`: the operations of an OpenAPI document as tools."""
 
 import asyncio
+import random
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
-from typing import Any, Final, ParamSpec, Self, TypeVar, cast
+from typing import Any, Final, Self, TypeVar, cast
 from urllib.parse import urljoin, urlsplit
 
+from handrail.core.log import log
 from handrail.core.secrets import Reference
 from handrail.core.tool import Tool
 from handrail.define.options import NamedToolOptions, normalize_options
@@ -29,15 +29,20 @@ from handrail.sources.openapi.network import ConnectionLostError, HttpClient, Ht
 from handrail.sources.openapi.operation_list import OperationEntry, choose_entries, list_entries, parse_selector
 from handrail.sources.openapi.operations import Operation, OperationCompiler
 from handrail.sources.openapi.pagination import Pagination
-from handrail.sources.source import SkippedTool, SourceStatus
+from handrail.sources.source import SkippedTool, SourceState, SourceStatus, run_in_thread
 
-_PARSERS: Final = ThreadPoolExecutor(max_workers=4, thread_name_prefix="handrail-documents")
-"""A large document takes minutes; meanwhile other things are done in threads, too."""
+_FIRST_PAUSE: Final = 0.5
+_MAX_PAUSE: Final = 30.0
+"""Seconds between two attempts to load a document whose server is away."""
+_LATER_STATUSES: Final = (408, 425, 429, 500, 502, 503, 504)
 _OPTIONS: Final = NamedToolOptions.__annotations__.keys() - {"source", "metadata", "inline"}
 """What an override may say of a tool."""
 
-P = ParamSpec("P")
 ValueT = TypeVar("ValueT")
+
+
+class _DocumentAwayError(SourceError):
+    """A document that cannot be read now, and perhaps later."""
 
 
 class OpenApi:
@@ -97,6 +102,13 @@ class OpenApi:
                 raise ConfigError(f"{option} must be at least 1, got {limit!r}.")
         if max_tools is not None and max_tools < 1:
             raise ConfigError(f"max_tools must be at least 1, got {max_tools!r}.")
+        if _is_url(source):
+            try:
+                _ = urlsplit(cast(str, source)).port
+            except ValueError as error:
+                raise ConfigError(
+                    f"source must be a valid URL, got {shorten(cast(str, source))!r}: {error}."
+                ) from error
         self._source = source
         self.name = name or _name_of(source)
         self._credentials = Credentials(bearer=bearer, basic=basic, api_key=api_key)
@@ -144,9 +156,9 @@ class OpenApi:
         if self._tools is None:
             if _is_url(self._source):
                 documents = await self._fetch(cast(str, self._source))
-                await _run_in_thread(self._build, documents)  # Thousands of schemas are compiled here.
+                await run_in_thread(self.name, self._build, documents)  # Thousands of schemas are compiled here.
             else:
-                await asyncio.to_thread(self.tools)
+                await run_in_thread(self.name, self.tools)
         return self
 
     async def aclose(self) -> None:
@@ -162,8 +174,9 @@ class OpenApi:
     async def open(
         self, *, on_change: Callable[[], None] | None = None, secrets: Mapping[str, str] | None = None
     ) -> "_OpenDocument":
-        """Load the document, for `connect`. Its tools do not change while it is open."""
-        return _OpenDocument(await self.load())
+        """Load the document, for `connect`. Its tools do not change once it is loaded; while its server is away, it is
+        loaded again and again."""
+        return await _OpenDocument(self, on_change).start()
 
     def __repr__(self) -> str:
         return f"OpenApi({self.name!r})"
@@ -172,10 +185,11 @@ class OpenApi:
 
     async def _fetch(self, url: str) -> Documents:
         client = HttpClient(allow_private=self._allow_private, max_bytes=self._max_document_bytes)
+        data: bytes | None = None
         try:
             async with asyncio.timeout(self._timeout):
                 data, address = await self._read(client, url)
-                documents = await _run_in_thread(open_document, address, data, where=url)
+                documents = await run_in_thread(self.name, open_document, address, data, where=url)
                 left = self._max_document_bytes - len(data)
                 while (other := documents.next_unread()) is not None:
                     try:
@@ -184,11 +198,12 @@ class OpenApi:
                             raise SourceError(f"The document at {url} has more than {most} with those it refers to.")
                         content, _ = await self._read(client, other)
                         left -= len(content)
-                        await _run_in_thread(documents.add, other, content)
+                        await run_in_thread(self.name, documents.add, other, content)
                     except SourceError as error:
                         documents.add_failure(other, str(error))
         except TimeoutError as error:
-            raise SourceError(f"The document at {url} was not there within {self._timeout:g} seconds.") from error
+            message = f"The document at {url} was not there within {self._timeout:g} seconds."
+            raise (_DocumentAwayError if data is None else SourceError)(message) from error
         finally:
             await client.aclose()
         return documents
@@ -200,8 +215,10 @@ class OpenApi:
         for _ in range(5):
             try:
                 response = await client.send(HttpRequest(method="GET", url=here, headers=accept), timeout=self._timeout)
-            except (RequestNotSentError, ConnectionLostError) as error:
+            except AddressRefusedError as error:
                 raise SourceError(f"The document at {url} cannot be read: {error}.") from error
+            except (RequestNotSentError, ConnectionLostError) as error:
+                raise _DocumentAwayError(f"The document at {url} cannot be read: {error}.") from error
             location = response.headers.get("location")
             if response.status in (301, 302, 303, 307, 308) and location:
                 here = urljoin(here, location)
@@ -209,7 +226,8 @@ class OpenApi:
                     raise SourceError(f"The document at {url} is redirected to another host, which is not followed.")
                 continue
             if response.status != 200:
-                raise SourceError(f"The document at {url} cannot be read: the server answered {response.status}.")
+                kind = _DocumentAwayError if response.status in _LATER_STATUSES else SourceError
+                raise kind(f"The document at {url} cannot be read: the server answered {response.status}.")
             if response.is_cut:
                 raise SourceError(f"The document at {url} is larger than {self._max_document_bytes:,} bytes.")
             return response.content, here
@@ -334,25 +352,61 @@ class OpenApi:
 class _OpenDocument:
     """A document while it is open."""
 
-    def __init__(self, source: OpenApi) -> None:
+    def __init__(self, source: OpenApi, on_change: Callable[[], None] | None) -> None:
         self._source = source
+        self._on_change = on_change
+        self._state: SourceState = "connected"
+        self._reason = ""
+        self._loading: asyncio.Task[None] | None = None
+
+    async def start(self) -> Self:
+        """Load the document, or begin to try again."""
+        try:
+            await self._source.load()
+        except _DocumentAwayError as error:
+            self._note_failure("reconnecting", error.message)
+            self._loading = asyncio.create_task(self._load_later(), name=f"handrail:openapi:{self._source.name}")
+        return self
+
+    async def _load_later(self) -> None:
+        pause = _FIRST_PAUSE
+        while True:
+            await asyncio.sleep(pause * (0.5 + random.random() / 2))
+            pause = min(pause * 2, _MAX_PAUSE)
+            try:
+                await self._source.load()
+            except _DocumentAwayError as error:
+                self._note_failure("reconnecting", error.message)
+            except Exception as error:  # It answers, and not with a document that can be used.
+                log.exception("the source %s cannot be opened", self._source.name)
+                self._note_failure("failed", f"{type(error).__name__}: {shorten(str(error), 300)}")
+                return
+            else:
+                self._state, self._reason = "connected", ""
+                if self._on_change is not None:
+                    self._on_change()
+                return
+
+    def _note_failure(self, state: SourceState, reason: str) -> None:
+        log.warning("the source %s is %s: %s", self._source.name, state, reason)
+        self._state, self._reason = state, reason
 
     @property
     def tools(self) -> tuple[Tool[..., Any], ...]:
-        return self._source.tools()
+        return self._source.tools() if self._state == "connected" else ()
 
     @property
     def status(self) -> SourceStatus:
+        skipped = self._source.skipped if self._state == "connected" else ()
         return SourceStatus(
-            name=self._source.name, state="connected", tools=len(self.tools), skipped=self._source.skipped
+            name=self._source.name, state=self._state, reason=self._reason, tools=len(self.tools), skipped=skipped
         )
 
     async def aclose(self) -> None:
+        if self._loading is not None:
+            self._loading.cancel()
+            await asyncio.gather(self._loading, return_exceptions=True)
         await self._source.aclose()
-
-
-async def _run_in_thread(function: Callable[P, ValueT], *args: P.args, **options: P.kwargs) -> ValueT:
-    return await asyncio.get_running_loop().run_in_executor(_PARSERS, partial(function, *args, **options))
 
 
 def _is_url(source: object) -> bool:
