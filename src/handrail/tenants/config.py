@@ -74,7 +74,7 @@ class TransferFeature(Section):
 
     @model_validator(mode="after")
     def _check_ids(self) -> "TransferFeature":
-        _refuse_twice(destination.destination_id for destination in self.destinations)
+        _refuse_twice((destination.destination_id for destination in self.destinations), name="destination_id ")
         known = {destination.destination_id for destination in self.destinations}
         if self.on_drain is not None and self.on_drain not in known:
             raise ValueError(f"on_drain must be one of the destinations, got {self.on_drain!r}")
@@ -398,7 +398,7 @@ def replace_label(phrase: str, label: str) -> str:
     return re.sub(r"\{\{\s*label\s*\}\}", lambda _: label, phrase)
 
 
-def _refuse_twice(ids: Iterable[str]) -> None:
+def _refuse_twice(ids: Iterable[str], *, name: str = "") -> None:
     twice = [id for id, count in Counter(ids).items() if count > 1]
     if twice:
-        raise ValueError(f"must be unique, got {twice[0]!r} more than once")
+        raise ValueError(f"{name}must be unique, got {twice[0]!r} more than once")
