@@ -72,6 +72,13 @@ class TransferFeature(Section):
     on_drain: Id | None = None
     """The destination that calls are transferred to when the gateway is drained; without it they end with a goodbye."""
 
+    @field_validator("handoff_phrase")
+    @classmethod
+    def _check_phrase(cls, phrase: str) -> str:
+        if set("{}") & set(replace_label(phrase, "")):  # The caller would hear them.
+            raise ValueError("must have no braces but those of {{label}}")
+        return phrase
+
     @model_validator(mode="after")
     def _check_ids(self) -> "TransferFeature":
         _refuse_twice((destination.destination_id for destination in self.destinations), name="destination_id ")
