@@ -351,3 +351,9 @@ def test_a_default_is_a_decision_also_where_a_file_would_say_a_word() -> None:
 def test_somebody_else_than_the_customer_or_an_operator_cannot_be_asked() -> None:
     with pytest.raises(ConfigError, match="asks must be 'customer' or 'operator', got 'boss'"):
         Policy(asks="boss")  # pyright: ignore[reportArgumentType]
+
+
+def test_one_rule_in_the_place_of_a_list_is_refused() -> None:
+    rule: Any = Rule.allow("pay")
+    with pytest.raises(ConfigError, match=r"A policy must be a list of rules, such as .*, got Rule"):
+        Policy(rule)

@@ -1,6 +1,7 @@
 """A conversation: words and calls, approvals in the middle of a turn, a person who takes over."""
 
 import asyncio
+import re
 from contextlib import aclosing
 from typing import Any
 
@@ -413,3 +414,18 @@ async def test_an_empty_message_is_refused_before_anything_happens(nothing: str)
     with pytest.raises(ConfigError, match=r"text must not be empty.*resume\(\)"):
         await session.send(nothing)
     assert (session.conversation.turn, len(await session.approvals())) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "problem"),
+    [
+        ({"provider": "gpt-5"}, "provider must be a Provider, such as OpenAIResponses(…), got str"),
+        ({"executor": [pay]}, "executor must be an Executor, got list"),
+        ({"context": None}, "context must be a ToolContext(session_id=…), got NoneType"),
+        ({"sessions": "talks"}, "sessions must be a SessionStore, such as store.sessions or"),
+    ],
+)
+def test_what_cannot_be_a_part_of_a_session_is_refused_by_its_name(wrong: dict[str, Any], problem: str) -> None:
+    parts: dict[str, Any] = {"provider": ScriptedProvider([]), "executor": Executor([pay]), "context": at(Bank())}
+    with pytest.raises(ConfigError, match=re.escape(problem)):
+        ChatSession(**(parts | wrong))

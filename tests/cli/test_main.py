@@ -66,6 +66,8 @@ def test_a_command_that_fails_says_why_and_nothing_else(capsys: pytest.CaptureFi
         ("TOOLS = []\nPOLICY = 3", "POLICY in"),
         ("TOOLS = []\nINSTRUCTIONS = 3", "INSTRUCTIONS in"),
         ("TOOLS = []\nmake_deps = 3", "make_deps in"),
+        ("TOOLS = 5", "must be a list of tools, got int"),
+        ("from handrail import tool\n@tool\ndef pay() -> str:\n    'Pay.'\nTOOLS = pay", "a list of tools, got Tool"),
     ):
         if text is not None:
             wrong.write_text(text)

@@ -120,3 +120,16 @@ def test_what_is_no_executor_is_refused(
 
     assert main(["worker", "shop_2.py:executor"]) == 1
     assert "shop_2.py:executor must be an Executor" in capsys.readouterr().err
+
+
+def test_a_context_that_is_no_function_is_refused_before_a_call_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "shop_5.py").write_text(SHOP + EXECUTOR + "context = ToolContext(session_id='s-1')\n")
+    monkeypatch.chdir(tmp_path)
+
+    assert main(["worker", "shop_5.py:executor", "--context", "shop_5.py:context"]) == 1
+
+    said = capsys.readouterr()
+    assert "context must be a function of a WorkItem that returns a ToolContext, got ToolContext" in said.err
+    assert "takes calls" not in said.out

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -96,6 +97,23 @@ def test_without_a_listener_telling_is_silent() -> None:
     context.progress("nobody hears this")
 
     assert context.listener is None
+
+
+@pytest.mark.parametrize("name", ["session_id", "tenant_id", "customer_id", "agent_id"])
+@pytest.mark.parametrize("value", [7, 0, UUID(int=7), b"c-7", ["c-7"]])
+def test_an_id_that_is_no_text_is_refused_when_the_context_is_built(name: str, value: Any) -> None:
+    kind = type(value).__name__
+    with pytest.raises(ConfigError, match=rf"{name} must be a str, got {kind}\."):
+        ToolContext(**{"session_id": "s-1", name: value})
+
+
+def test_a_session_is_never_none_and_a_turn_is_a_number() -> None:
+    none: Any = None
+    with pytest.raises(ConfigError, match="session_id must be a str, got NoneType"):
+        ToolContext(session_id=none)
+    text: Any = "2"
+    with pytest.raises(ConfigError, match="turn must be an int, got str"):
+        ToolContext(session_id="s-1", turn=text)
 
 
 @pytest.mark.parametrize("name", ["session_id", "tenant_id", "customer_id", "agent_id"])

@@ -45,6 +45,24 @@ def test_a_policy_that_names_no_tool_is_refused_where_all_tools_are_known() -> N
     assert executor.diagnostics == ()
 
 
+@pytest.mark.parametrize("wrong", ["policy.yaml", [Rule.allow("pay")], Rule.allow("pay")])
+def test_what_is_no_policy_is_refused_by_its_name(wrong: Any) -> None:
+    match = f"policy must be a Policy, .* got {type(wrong).__name__}"
+    executor = Executor([pay])
+    with pytest.raises(ConfigError, match=match):
+        Executor([pay], policy=wrong)
+    with pytest.raises(ConfigError, match=match):
+        executor.replace_policy(wrong)
+    with pytest.raises(ConfigError, match=match):
+        executor.with_tools([pay], policy=wrong)
+
+
+@pytest.mark.parametrize("wrong", [pay, "pay"])
+def test_one_tool_in_the_place_of_a_list_is_refused(wrong: Any) -> None:
+    with pytest.raises(ConfigError, match=r"tools must be a list of tools, such as .pay., got"):
+        Executor(wrong)
+
+
 @pytest.mark.parametrize("hook", [object(), type("Befor", (), {"befor": lambda self: None})()])
 def test_a_hook_that_is_never_called_is_refused(hook: object) -> None:
     with pytest.raises(ConfigError, match="never called"):

@@ -1,12 +1,14 @@
 """Sync handlers run in worker threads: bounded, with the caller's context, and visible when one outlives its call."""
 
 import asyncio
+import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Iterator
 from concurrent.futures import Future
 from contextvars import ContextVar
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
@@ -16,6 +18,7 @@ from handrail.core import Progress
 from handrail.errors import ThreadsStrandedError
 from handrail.execute import Limits, MemoryLedger, Timeouts
 from handrail.execute.threads import WorkerThreads
+from handrail.store import open_store
 from tests.execute.helpers import ALLOWED, Book, Heard, at, call, code_of, list_unawaited
 
 WHO: ContextVar[str] = ContextVar("WHO", default="nobody")
@@ -537,3 +540,27 @@ async def test_no_thread_of_ours_keeps_the_program_from_ending(latch: Latch) -> 
         "handrail-tool",
         "handrail-portal",
     ]
+
+
+PROGRAM = """
+from handrail import Executor, Policy, Rule, ToolCall, ToolContext, tool
+
+@tool
+def pay(amount: int) -> str:
+    "Pay."
+    return "paid"
+
+executor = Executor([pay], policy=Policy([Rule.allow("pay")]), store="sqlite:///audit.db")
+call = ToolCall(id="c-1", name="pay", arguments_json='{"amount": 5}')
+print(executor.run_sync(call, ToolContext(session_id="s-1", customer_id="ann")).output)
+"""
+
+
+async def test_a_program_without_a_loop_that_ends_leaves_its_whole_audit(tmp_path: Path) -> None:
+    command = (sys.executable, "-c", PROGRAM)
+    program = await asyncio.create_subprocess_exec(*command, cwd=tmp_path, stdout=asyncio.subprocess.PIPE)
+    output, _ = await asyncio.wait_for(program.communicate(), 60)
+    assert (output, program.returncode) == (b"paid\n", 0)
+    async with open_store(f"sqlite:///{tmp_path / 'audit.db'}") as store:
+        kinds = [row.kind for row in await store.audit.query(session_id="s-1")]
+    assert kinds == ["call_accepted", "call_started", "call_finished"]

@@ -10,7 +10,7 @@ import pytest
 
 from handrail import Executor, Policy, Rule, ToolContext
 from handrail.errors import ConfigError
-from handrail.serve.gateway import PolicyWatch, load_gateway_policy, read_stamp
+from handrail.serve.gateway import PolicyWatch, load_gateway_policy, open_gateway, read_stamp
 from handrail.serve.gateway_config import load_gateway_config
 from handrail.sources import mcp_app
 from handrail.sources.pins import read_pins, write_pins
@@ -49,6 +49,33 @@ def test_an_error_in_the_file_names_the_line_and_the_field(text: str, problem: s
     (tmp_path / "gateway.yaml").write_text(text)
     with pytest.raises(ConfigError) as caught:
         load_gateway_config(tmp_path / "gateway.yaml")
+    assert problem in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("sources:\n  crm: {url: a.example}\n", "gateway.yaml:2: sources.crm: url must be an http or https URL"),
+        (
+            "sources:\n  a: {url: 'https://a.example'}\n  b: {url: 'https://b.example', command: [b]}\n",
+            "gateway.yaml:3: sources.b: The MCP server 'b' needs either command",
+        ),
+        ("sources:\n  a b: {command: [a]}\n", "gateway.yaml:2: sources.a b: name must be 1 to 32 of"),
+        ("sources:\n  a: {openapi: a.json, base_url: a}\n", "gateway.yaml:2: sources.a: base_url must"),
+        ("sources: {a: {command: [a]}}\nstore: a.db\n", "gateway.yaml:2: store: url must be a database URL"),
+        ("store: env:NO_SUCH_NAME\nsources: {a: {command: [a]}}\n", "gateway.yaml:1: store: store refers to the"),
+    ],
+)
+@pytest.mark.proves("GW-12")
+async def test_an_error_that_a_value_makes_where_it_is_used_names_the_line_and_the_field(
+    text: str, problem: str, tmp_path: Path
+) -> None:
+    if "store" not in text:
+        text += f"store: sqlite:///{tmp_path / 'h.db'}\n"
+    (tmp_path / "gateway.yaml").write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        async with open_gateway(tmp_path / "gateway.yaml"):
+            pass
     assert problem in str(caught.value)
 
 

@@ -78,6 +78,15 @@ async def test_a_submitted_call_is_looked_up_by_its_ids(store: SqlStore) -> None
     assert refused["error"]["code"] == "tool_not_found"
 
 
+async def test_a_call_that_waits_is_not_in_the_ledger_and_whoever_looks_it_up_is_told_why(store: SqlStore) -> None:
+    async with open_replica(store) as replica:
+        caller = await replica.connect("caller")
+        waiting = await caller.call("pay", {"invoice": "i", "amount": 1}, call_id="c")
+        assert waiting["error"]["code"] == "approval_required"
+        missing = await caller.get("/calls/result", 404, session_id="s-1", call_id="c")
+        assert "no such call in the ledger. A call that was refused, that waits" in missing["error"]["message"]
+
+
 async def test_a_durable_call_is_stored_by_one_replica_and_run_by_the_worker_of_another(store: SqlStore) -> None:
     done: list[str] = []
 

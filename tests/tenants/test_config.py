@@ -91,6 +91,8 @@ def test_another_target_is_refused_with_its_field_and_without_its_value(target: 
         ({"texts": {"say.greeting": "{text:{text}}"}}, "without a format"),
         ({"features": {"refer": refer(destinations=[SALES, SALES])}}, "unique"),
         ({"features": {"refer": refer(destinations=[{**SALES, "fallback": "nobody"}])}}, "fallback"),
+        ({"features": {"refer": refer(handoff_phrase="To {{lable}}.")}}, "features.refer.handoff_phrase"),
+        ({"features": {"refer": refer(handoff_phrase="To {label}.")}}, "no braces but those of {{label}}"),
         ({"features": {"refer": refer(unknown=1)}}, "features.refer.unknown"),
         ({"opening_hours": {"mon": "9-17"}}, "opening_hours.mon"),
         ({"limits": {"max_duration": 4000}}, "limits.max_duration"),

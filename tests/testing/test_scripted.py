@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from handrail import ToolCall, ToolResult, tool
-from handrail.errors import ProviderDownError, ProviderError, ProviderLimitError
+from handrail.errors import ConfigError, ProviderDownError, ProviderError, ProviderLimitError
 from handrail.providers import AssistantMessage, ModelRequest, ModelResponse, TextDelta, ToolMessage, Usage, UserMessage
 from handrail.testing import ScriptedProvider
 from handrail.testing.servers import ScriptedUsage, refusal, text, text_and_calls, tool_calls, truncated
@@ -199,3 +199,8 @@ async def test_a_history_that_a_provider_would_refuse_is_refused_and_uses_up_not
     assert caught.value.code == "bad_request"
     assert provider.requests == []
     assert (await provider.ask(ASKED)).text == "Hello."
+
+
+def test_one_text_in_the_place_of_a_script_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"lines must be a list of lines, such as \['Hello.'\], got one text"):
+        ScriptedProvider("Hello.")

@@ -250,6 +250,8 @@ class Policy:
             raise ConfigError(f"asks must be 'customer' or 'operator', got {asks!r}.")
         if not isinstance(default, Decision | None):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigError(f"default must be a Decision, such as Decision(action='deny'), got {default!r}.")
+        if not isinstance(rules, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]  # the caller's
+            raise ConfigError(f"A policy must be a list of rules, such as Policy([rule]), got {rules!r}.")
         self.rules = tuple(rules)
         self.default = default
         self.asks: By = asks

@@ -69,6 +69,7 @@ class ChatSession(Generic[ResultT]):
             allow_memory_ledger: Accept an executor whose ledger does not outlive the process, though the conversation
                 does: a call that was running when the process ended may then run twice.
         """
+        _check_parts(provider, executor, context, sessions)
         self.provider = provider
         self.executor = executor
         self.instructions = instructions
@@ -386,6 +387,22 @@ def _renew_pending(pending: PendingCall, asked: Approval | None, *, has_digests:
     is_same = is_same and (asked.by, asked.repeat) == (known.by, known.repeat)
     is_read_back = is_same and not known.is_expired(time.time())
     return structs.replace(pending, approval=asked, read_back_at=pending.read_back_at if is_read_back else 0)
+
+
+def _check_parts(provider: object, executor: object, context: object, sessions: object) -> None:
+    """Refuse what cannot be a part of a session before anything is sent."""
+    for needs, given, is_right in (
+        ("provider must be a Provider, such as OpenAIResponses(…)", provider, not isinstance(provider, str)),
+        ("executor must be an Executor", executor, isinstance(executor, Executor)),
+        ("context must be a ToolContext(session_id=…)", context, isinstance(context, ToolContext)),
+        (
+            "sessions must be a SessionStore, such as store.sessions or FileSessionStore(directory)",
+            sessions,
+            sessions is None or callable(getattr(sessions, "save", None)),
+        ),
+    ):
+        if not is_right:
+            raise ConfigError(f"{needs}, got {type(given).__name__}.")
 
 
 def _check_quoted(quoted: object) -> tuple[str, ...]:

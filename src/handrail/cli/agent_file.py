@@ -3,7 +3,7 @@
 import runpy
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, cast
@@ -71,12 +71,13 @@ def load_agent_file(path: str | Path | None = None) -> AgentFile:
             f"{file} must define TOOLS, a list of tools, such as functions decorated with @tool; SOURCES, a list of "
             f"sources, such as McpServer(…); or AGENT, an Agent."
         )
-    sources = names.get("SOURCES", [])
+    tools, sources = names.get("TOOLS", ()), names.get("SOURCES", [])
     policy, instructions, make_deps = names.get("POLICY"), names.get("INSTRUCTIONS", ""), names.get("make_deps")
     for name, value, is_valid, expected in (
         ("AGENT", agent, agent is None or isinstance(agent, Agent), "an Agent"),
         ("POLICY", policy, policy is None or isinstance(policy, Policy), "a Policy"),
         ("INSTRUCTIONS", instructions, isinstance(instructions, str), "a str"),
+        ("TOOLS", tools, isinstance(tools, Iterable) and not isinstance(tools, str), "a list of tools"),
         ("SOURCES", sources, isinstance(sources, list | tuple), "a list"),
         ("make_deps", make_deps, make_deps is None or callable(make_deps), "a function without arguments"),
     ):
@@ -86,10 +87,10 @@ def load_agent_file(path: str | Path | None = None) -> AgentFile:
     if isinstance(agent, Agent):
         if given := [name for name in ("TOOLS", "POLICY", "INSTRUCTIONS", "SOURCES") if name in names]:
             raise ConfigError(f"{file} defines AGENT, which has its own; remove {', '.join(given)}.")
-        tools = agent.executor.registry
-        return AgentFile(tools=tools, policy=agent.policy, instructions=agent.instructions, make_deps=make, agent=agent)
+        own = agent.executor.registry
+        return AgentFile(tools=own, policy=agent.policy, instructions=agent.instructions, make_deps=make, agent=agent)
     return AgentFile(
-        tools=ToolRegistry(names.get("TOOLS", ())),
+        tools=ToolRegistry(cast(Iterable[object], tools)),
         sources=tuple(cast(Sequence[Source], sources)),
         policy=cast(Policy, policy or Policy()),
         instructions=cast(str, instructions),

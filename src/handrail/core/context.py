@@ -58,14 +58,26 @@ class ToolContext(Struct, Generic[DepsT], frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         # They are in the keys of the ledger, and a database cannot store half of a surrogate pair.
-        if not f"{self.session_id}{self.tenant_id}{self.customer_id}{self.agent_id}".isprintable():
-            self._check_ids()
+        tenant, customer, agent = self.tenant_id, self.customer_id, self.agent_id
+        try:
+            ids = self.session_id + ("" if tenant is None else tenant) + ("" if customer is None else customer)
+            is_plain = (ids + ("" if agent is None else agent)).isprintable()
+        except (AttributeError, TypeError):  # One is no text, such as a customer's number.
+            is_plain = False
+        if not (is_plain and isinstance(self.turn, int)):  # pyright: ignore[reportUnnecessaryIsInstance]  # the caller's
+            self._check_values()
 
-    def _check_ids(self) -> None:
+    def _check_values(self) -> None:
         for name in ("session_id", "tenant_id", "customer_id", "agent_id"):
             value = getattr(self, name)
-            if value is not None and not is_storable(value):
+            if value is None and name != "session_id":
+                continue
+            if not isinstance(value, str):
+                raise ConfigError(f"{name} must be a str, got {type(value).__name__}.")
+            if not is_storable(value):
                 raise ConfigError(f"{name} must be valid Unicode text without a zero character, got {value!r}.")
+        if not isinstance(self.turn, int):  # pyright: ignore[reportUnnecessaryIsInstance]  # the caller's
+            raise ConfigError(f"turn must be an int, got {type(self.turn).__name__}.")
 
     def __repr__(self) -> str:
         # Secrets and deps are left out: contexts end up in logs and tracebacks.

@@ -301,6 +301,7 @@ class ToolPool:
         max_media_bytes: int,
         can_store: bool,
     ) -> None:
+        _check_policy(policy)
         self._can_store = can_store
         self._policy = policy
         self.sources = policy.sources
@@ -435,6 +436,8 @@ class ToolPool:
 
     def replace_tools(self, tools: ToolRegistry | Iterable[object]) -> None:
         """Replace every tool, and follow the changes of the sources among them."""
+        if isinstance(tools, str) or not isinstance(tools, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]  # the caller's
+            raise ConfigError(f"tools must be a list of tools, such as [pay], got {type(tools).__name__}.")
         every = [item if isinstance(item, ToolSource) else as_tool(item) for item in tools]
         # Built first: where that raises, the pool stays as it was.
         registry = tools if isinstance(tools, ToolRegistry) else _build_registry(every)
@@ -453,6 +456,7 @@ class ToolPool:
 
         A thousand rules for a thousand tools take seconds.
         """
+        _check_policy(policy)
         problems, registry = self.find_policy_problems(policy), self.registry
         if self._tools and not self.is_open and problems:
             raise _build_policy_error(str(problem) for problem in problems)
@@ -557,6 +561,7 @@ class ToolPool:
 
     def with_tools(self, tools: ToolRegistry | Iterable[object], *, policy: Policy) -> Self:
         """A new pool with other tools and another policy, under the same limits; this one stays as it is."""
+        _check_policy(policy)
         other = copy.copy(self)
         other._policy = policy
         other.sources = policy.sources
@@ -582,6 +587,12 @@ class ToolPool:
                 await aclose()
             except Exception:  # somebody else's code; the others still have to be closed
                 log.exception("what a tool holds could not be closed")
+
+
+def _check_policy(policy: object) -> None:
+    if not isinstance(policy, Policy):
+        kind = type(policy).__name__
+        raise ConfigError(f"policy must be a Policy, such as Policy([rule]) or load_policy(path), got {kind}.")
 
 
 def _build_policy_error(problems: Iterable[str]) -> ConfigError:

@@ -1,6 +1,7 @@
 """Worker threads for handlers that block, and the thread whose loop serves callers that have none."""
 
 import asyncio
+import atexit
 import contextlib
 import contextvars
 import threading
@@ -11,6 +12,9 @@ from typing import Any, Final, TypeVar
 from handrail.errors import ConfigError, ThreadsStrandedError
 
 T = TypeVar("T")
+
+_EXIT_TIMEOUT: Final = 5.0
+"""Seconds that the end of a program waits for what its synchronous callers have left running."""
 
 OWNER: Final[contextvars.ContextVar[asyncio.AbstractEventLoop | None]] = contextvars.ContextVar(
     "handrail_thread_owner", default=None
@@ -233,8 +237,24 @@ class SyncPortal:
         with self._lock:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
-                threading.Thread(target=self._loop.run_forever, name="handrail-portal", daemon=True).start()
+                thread = threading.Thread(target=self._loop.run_forever, name="handrail-portal", daemon=True)
+                thread.start()
+                atexit.register(_end_tasks, self._loop, thread)
             return self._loop
+
+
+def _end_tasks(loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:
+    """End what a loop still runs, as `asyncio.run` does when a program ends: the audit writes its last rows."""
+    if thread.is_alive():  # Not in a process that was forked from the one that started it.
+        with contextlib.suppress(TimeoutError):
+            asyncio.run_coroutine_threadsafe(_cancel_tasks(), loop).result(_EXIT_TIMEOUT)
+
+
+async def _cancel_tasks() -> None:
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _has_running_loop() -> bool:

@@ -58,6 +58,9 @@ class Worker:
     ) -> None:
         if max_running < 1:
             raise ConfigError(f"max_running must be at least 1, got {max_running!r}.")
+        if context is not None and not callable(context):  # pyright: ignore[reportUnnecessaryComparison]  # the caller's
+            kind = type(context).__name__
+            raise ConfigError(f"context must be a function of a WorkItem that returns a ToolContext, got {kind}.")
         self._executor = executor
         self._durable: DurableCalls = executor.durable
         self._work = self._durable.work

@@ -221,8 +221,9 @@ def load_agent_definition(path: str | Path) -> AgentDefinition:
         where = ".".join(map(str, place)) or "the file"
         problem = f"{first['msg']}"
         if first["type"] == "extra_forbidden":
-            problem = f"there is no key {place[-1]!r}{suggest(place[-1], _list_keys(place), otherwise='')}"
-        raise ConfigError(f"{file}:{_find_line(lines, place)}: {where}: {problem.removesuffix('.')}.") from error
+            problem = f"there is no key {place[-1]!r}{suggest(place[-1], _list_keys(place))}"
+        end = "" if problem[-1] in ".?" else "."
+        raise ConfigError(f"{file}:{_find_line(lines, place)}: {where}: {problem}{end}") from error
 
 
 def _list_keys(place: YamlPath) -> list[str]:

@@ -145,7 +145,7 @@ def _describe_caller(rows: Sequence[AuditRow], entry: Entry | None, approvals: S
     if entry is not None:
         yield f"turn {entry.turn}" + (f", agent {entry.agent_id}" if entry.agent_id else "")
     if response := next((row.response_id for row in rows if row.response_id), None):
-        yield f"in the response {response} of the model"
+        yield f"in the response or the request {response}"
     times = [row.at for row in rows]
     if times:
         yield f"first seen at {format_time(min(times))}, last at {format_time(max(times))}"

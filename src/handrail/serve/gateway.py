@@ -62,7 +62,9 @@ async def open_configured_gateway(
     policy = Policy(asks="operator") if policy_file is None else load_gateway_policy(policy_file)
     url = config.url or url
     async with AsyncExitStack() as stack:
-        store = await stack.enter_async_context(open_store(config.read_store_url(), audit_values=config.audit_values))
+        with config.naming("store"):
+            opening = open_store(config.read_store_url(), audit_values=config.audit_values)
+        store = await stack.enter_async_context(opening)
         notifier = await stack.enter_async_context(Notifier(config.notify, url=url))
         sources = await stack.enter_async_context(connect(config.build_sources(directory)))
         metrics = build_metrics()

@@ -1,16 +1,17 @@
 """The configuration file of a gateway: its store, its sources, its policy, and who is notified."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 import httpx2
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, PrivateAttr, Tag, ValidationError
 
 from handrail.core.secrets import resolve_reference
 from handrail.core.text import suggest
 from handrail.core.yaml_reader import YamlPath, YamlReader, read_config_file
-from handrail.errors import ConfigError
+from handrail.errors import ConfigError, MissingExtraError
 from handrail.serve.mcp_calls import MAX_APPROVAL_WAIT
 from handrail.sources.mcp.server_options import McpServer
 from handrail.sources.openapi.source import OpenApi
@@ -132,13 +133,31 @@ class GatewayConfig(_Section):
     url: str = ""
     """Where people reach the console, for links; the address that is served if it is left out."""
 
+    _file: Path | None = PrivateAttr(default=None)
+    _lines: Mapping[YamlPath, int] = PrivateAttr(default_factory=dict[YamlPath, int])
+
+    @contextmanager
+    def naming(self, *field: str) -> Generator[None]:
+        """Put the file, the line and the field before what is found wrong only where a value is used."""
+        try:
+            yield
+        except MissingExtraError:
+            raise
+        except ConfigError as error:
+            place = "" if self._file is None else f"{self._file}:{self._lines.get(field, 1)}: "
+            raise ConfigError(f"{place}{'.'.join(field)}: {error}") from error
+
     def read_store_url(self) -> str:
         """The URL of the database, resolved if it is a reference."""
         return resolve_reference(self.store, name="store") if _is_reference(self.store) else self.store
 
     def build_sources(self, directory: Path) -> list[Source]:
         """The sources, with paths that are relative to the directory of the file."""
-        return [source.build(name, directory) for name, source in self.sources.items()]
+        sources: list[Source] = []
+        for name, source in self.sources.items():
+            with self.naming("sources", name):
+                sources.append(source.build(name, directory))
+        return sources
 
 
 def load_gateway_config(path: str | Path) -> GatewayConfig:
@@ -152,9 +171,11 @@ def load_gateway_config(path: str | Path) -> GatewayConfig:
     if not isinstance(values, dict):
         raise reader.build_error(reader.root, "a gateway is a mapping with `sources:`")
     try:
-        return GatewayConfig.model_validate(values)
+        config = GatewayConfig.model_validate(values)
     except ValidationError as error:
         raise ConfigError("\n".join(_list_problems(error, file, lines))) from error
+    config._file, config._lines = file, lines  # pyright: ignore[reportPrivateUsage]
+    return config
 
 
 def _list_problems(error: ValidationError, file: Path, lines: Mapping[YamlPath, int]) -> Iterator[str]:

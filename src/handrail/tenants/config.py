@@ -72,9 +72,16 @@ class TransferFeature(Section):
     on_drain: Id | None = None
     """The destination that calls are transferred to when the gateway is drained; without it they end with a goodbye."""
 
+    @field_validator("handoff_phrase")
+    @classmethod
+    def _check_phrase(cls, phrase: str) -> str:
+        if set("{}") & set(replace_label(phrase, "")):  # The caller would hear them.
+            raise ValueError("must have no braces but those of {{label}}")
+        return phrase
+
     @model_validator(mode="after")
     def _check_ids(self) -> "TransferFeature":
-        _refuse_twice(destination.destination_id for destination in self.destinations)
+        _refuse_twice((destination.destination_id for destination in self.destinations), name="destination_id ")
         known = {destination.destination_id for destination in self.destinations}
         if self.on_drain is not None and self.on_drain not in known:
             raise ValueError(f"on_drain must be one of the destinations, got {self.on_drain!r}")
@@ -398,7 +405,7 @@ def replace_label(phrase: str, label: str) -> str:
     return re.sub(r"\{\{\s*label\s*\}\}", lambda _: label, phrase)
 
 
-def _refuse_twice(ids: Iterable[str]) -> None:
+def _refuse_twice(ids: Iterable[str], *, name: str = "") -> None:
     twice = [id for id, count in Counter(ids).items() if count > 1]
     if twice:
-        raise ValueError(f"must be unique, got {twice[0]!r} more than once")
+        raise ValueError(f"{name}must be unique, got {twice[0]!r} more than once")

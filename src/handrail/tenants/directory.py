@@ -3,17 +3,16 @@
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final, Protocol, Self, cast
+from typing import Any, Final, Protocol, Self, cast, get_args
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from handrail.core.log import log
-from handrail.core.text import suggest
+from handrail.core.text import join_names, suggest
 from handrail.core.yaml_reader import YamlPath, YamlReader, read_config_file
 from handrail.errors import ConfigError, MissingExtraError
-from handrail.tenants.config import Features, TenantConfig
+from handrail.tenants.config import TenantConfig
 from handrail.tenants.phone_addresses import normalise_number
-from handrail.tenants.section import Section
 
 SUFFIXES: Final = (".json", ".yaml", ".yml")
 _MAX_VALUES: Final = 100_000
@@ -51,13 +50,28 @@ def _problems(error: ValidationError, path: Path, lines: Mapping[YamlPath, int])
         field = ".".join(str(part) for part in problem["loc"]) or "tenant"
         message = problem["msg"].removeprefix("Value error, ")
         if problem["type"] == "extra_forbidden":
-            message = f"unknown field{suggest(problem['loc'][-1], _list_fields(), otherwise='')}"
+            fields = _list_fields(problem["loc"][:-1])
+            message = f"unknown field{suggest(problem['loc'][-1], fields, otherwise='; it has: ' + join_names(fields))}"
+        elif problem["type"] == "tuple_type":
+            message = "must be a list, such as [a, b]"
         yield f"{path}{line}: {field}: {message}"
 
 
-def _list_fields() -> set[str]:
-    sections = (TenantConfig, *Section.__subclasses__(), Features)
-    return {field for section in sections for field in section.model_fields}
+def _list_fields(place: Iterable[int | str]) -> list[str]:
+    """The fields that a configuration may have at a place."""
+    models: list[type[BaseModel]] = [TenantConfig]
+    for part in place:
+        fields = [model.model_fields[part] for model in models if part in model.model_fields]
+        # What is no field stands between them: the number of an entry, a name of the tenant's, the kind of a union.
+        models = [found for field in fields for found in _find_models(field.annotation)] or models
+    return list(dict.fromkeys(field for model in models for field in model.model_fields))
+
+
+def _find_models(annotation: Any) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for argument in get_args(annotation):
+        yield from _find_models(argument)
 
 
 def _find_place(loc: tuple[int | str, ...], lines: Mapping[YamlPath, int]) -> YamlPath:

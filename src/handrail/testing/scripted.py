@@ -6,7 +6,7 @@ from typing import TypeAlias
 from msgspec import structs
 
 from handrail.core.values import ToolCall
-from handrail.errors import ProviderDownError, ProviderError
+from handrail.errors import ConfigError, ProviderDownError, ProviderError
 from handrail.formats.call_parsing import make_unparsable
 from handrail.providers.messages import AssistantMessage, Message, ToolMessage, UserMessage
 from handrail.providers.provider import FinishReason, ModelRequest, ModelResponse, StreamEvent, TextDelta, Usage
@@ -26,6 +26,8 @@ class ScriptedProvider:
     name = "scripted:model"
 
     def __init__(self, lines: Iterable[ScriptedLine]) -> None:
+        if isinstance(lines, str):
+            raise ConfigError("lines must be a list of lines, such as ['Hello.'], got one text.")
         self._lines = list(lines)
         self._used = 0
         self.requests: list[ModelRequest] = []

@@ -37,6 +37,7 @@ MAX_TURN: Final = 2**53
 _MAX_ID_CHARS: Final = 200
 _SUBMIT_SECONDS: Final = 0.25
 """How long a submitted call is waited for: who is refused hears it at once."""
+_NOT_IN_LEDGER: Final = " A call that was refused, that waits for an approval or that only reads is not in it."
 
 CallText = Annotated[str, msgspec.Meta(min_length=1, max_length=_MAX_ID_CHARS)]
 ShortId = Annotated[str, Field(min_length=1, max_length=_MAX_ID_CHARS)]
@@ -260,7 +261,7 @@ def build_router() -> APIRouter:
             return respond_result(result, session)
         entry = (await service.store.ledger.recall(session_id=session, call_id=call)).by_id
         if entry is None or not is_visible(key, entry.tenant_id):
-            raise not_found("call")
+            raise not_found("call in the ledger", note=_NOT_IN_LEDGER)
         result = msgspec.structs.replace(describe_entry(entry), call_id=entry.call_id, tool_name=entry.tool)
         return respond_result(result, session)
 

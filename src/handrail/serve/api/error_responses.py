@@ -66,9 +66,9 @@ class ApiError(Exception):
         self.headers = headers or {}
 
 
-def not_found(what: str) -> ApiError:
+def not_found(what: str, *, note: str = "") -> ApiError:
     """The error for something that is not there, or that is another tenant's: nobody can tell the two apart."""
-    return ApiError(404, "not_found", f"There is no such {what}.")
+    return ApiError(404, "not_found", f"There is no such {what}.{note}")
 
 
 def render_problem(error: ApiError, request_id: str) -> tuple[bytes, list[tuple[bytes, bytes]]]:
