@@ -9,6 +9,7 @@ import httpx2
 import pytest
 
 from handrail import Executor, Policy, Rule, ToolContext
+from handrail.cli.main import main
 from handrail.errors import ConfigError
 from handrail.serve.gateway import PolicyWatch, load_gateway_policy, open_gateway, read_stamp
 from handrail.serve.gateway_config import load_gateway_config
@@ -77,6 +78,27 @@ async def test_an_error_that_a_value_makes_where_it_is_used_names_the_line_and_t
         async with open_gateway(tmp_path / "gateway.yaml"):
             pass
     assert problem in str(caught.value)
+
+
+@pytest.mark.parametrize("store", ["", "store: sqlite:///handrail.db\n", "store: env:DATABASE\n"])
+@pytest.mark.proves("GW-12")
+def test_the_store_is_beside_the_file_wherever_the_gateway_is_started(
+    store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("HANDRAIL_STORE", raising=False)
+    monkeypatch.setenv("DATABASE", "sqlite:///handrail.db")
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf/gateway.yaml").write_text(store + f"sources: {{shop: {write_shop(tmp_path / 'journal')}}}")
+    monkeypatch.chdir(tmp_path)
+
+    async def start() -> None:
+        async with open_gateway("conf/gateway.yaml") as gateway:
+            await gateway.store.keys.create(role="caller", who="bot")
+
+    asyncio.run(start())
+    assert [file.parent.name for file in tmp_path.rglob("handrail.db")] == ["conf"]
+    assert main(["keys", "list", "--store", "conf/gateway.yaml"]) == 0
+    assert "bot" in capsys.readouterr().out
 
 
 @pytest.mark.proves("GW-12")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from handrail.core.secrets import resolve_reference
 from handrail.core.yaml_reader import YamlReader, read_config_file
-from handrail.store import DEFAULT_STORE, open_store
+from handrail.store import DEFAULT_STORE, open_store, place_store
 
 if TYPE_CHECKING:
     from handrail.store import SqlStore
@@ -58,10 +58,11 @@ def _read_store(file: Path) -> str:
     """The store of a gateway's file. Its other fields are not looked at: `handrail serve` checks them."""
     reader = YamlReader(read_config_file(file), source=str(file), max_values=10_000)
     fields = reader.read_mapping(reader.root, "a gateway is a mapping with `sources:`")
-    if "store" not in fields:
-        return DEFAULT_STORE
-    node = fields["store"][1]
-    text = reader.read_value(node)
-    if not isinstance(text, str):
-        raise reader.build_error(node, "store must be the URL of a database")
-    return resolve_reference(text, name="store") if text.startswith(("env:", "file:")) else text
+    text: object = DEFAULT_STORE
+    if "store" in fields:
+        node = fields["store"][1]
+        text = reader.read_value(node)
+        if not isinstance(text, str):
+            raise reader.build_error(node, "store must be the URL of a database")
+    url = resolve_reference(text, name="store") if text.startswith(("env:", "file:")) else text
+    return place_store(url, file.parent)

@@ -63,7 +63,7 @@ async def open_configured_gateway(
     url = config.url or url
     async with AsyncExitStack() as stack:
         with config.naming("store"):
-            opening = open_store(config.read_store_url(), audit_values=config.audit_values)
+            opening = open_store(config.read_store_url(directory), audit_values=config.audit_values)
         store = await stack.enter_async_context(opening)
         notifier = await stack.enter_async_context(Notifier(config.notify, url=url))
         sources = await stack.enter_async_context(connect(config.build_sources(directory)))

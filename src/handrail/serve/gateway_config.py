@@ -16,7 +16,7 @@ from handrail.serve.mcp_calls import MAX_APPROVAL_WAIT
 from handrail.sources.mcp.server_options import McpServer
 from handrail.sources.openapi.source import OpenApi
 from handrail.sources.source import Source
-from handrail.store import DEFAULT_STORE
+from handrail.store import DEFAULT_STORE, place_store
 
 _MAX_VALUES: Final = 10_000
 
@@ -147,9 +147,10 @@ class GatewayConfig(_Section):
             place = "" if self._file is None else f"{self._file}:{self._lines.get(field, 1)}: "
             raise ConfigError(f"{place}{'.'.join(field)}: {error}") from error
 
-    def read_store_url(self) -> str:
-        """The URL of the database, resolved if it is a reference."""
-        return resolve_reference(self.store, name="store") if _is_reference(self.store) else self.store
+    def read_store_url(self, directory: Path) -> str:
+        """The URL of the database, resolved if it is a reference; a relative path is one from the directory."""
+        url = resolve_reference(self.store, name="store") if _is_reference(self.store) else self.store
+        return place_store(url, directory)
 
     def build_sources(self, directory: Path) -> list[Source]:
         """The sources, with paths that are relative to the directory of the file."""

@@ -1,6 +1,8 @@
 """Ledger, approvals, sessions, tenants and audit in a SQL database: SQLite or Postgres."""
 
+import re
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from handrail.core.lazy_loading import build_getattr
@@ -27,6 +29,12 @@ __getattr__ = build_getattr(
     },
     extra="sql",
 )
+
+
+def place_store(url: str, directory: Path) -> str:
+    """The URL of a store that a file names: a relative path is one from the directory of that file."""
+    parts = re.fullmatch(r"(sqlite[^/]*:///)([^/:~].*)", url)
+    return url if parts is None or parts[2].startswith("file:") else f"{parts[1]}{directory / parts[2]}"
 
 
 def open_store(
