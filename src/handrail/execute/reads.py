@@ -110,7 +110,12 @@ class ReadRunner:
         tool = compiled.tool
         try:
             value = tool.parse(call.arguments_json)
-            if not compiled.is_fast or not self._has_fast_path or (self._asked and ref in self._asked):
+            if (
+                not compiled.is_fast
+                or not self._has_fast_path
+                or (self._asked and ref in self._asked)
+                or call.ask_operator
+            ):
                 scope = None
             elif CURRENT_SCOPE.get() is None and session_id not in scheduler.sessions:
                 scope = CallScope(scheduler, ref, None, None)  # Most calls are not made by another one.
