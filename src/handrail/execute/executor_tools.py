@@ -437,12 +437,12 @@ class ToolPool:
         """Replace every tool, and follow the changes of the sources among them."""
         every = [item if isinstance(item, ToolSource) else as_tool(item) for item in tools]
         # Built first: where that raises, the pool stays as it was.
-        registry = tools if isinstance(tools, ToolRegistry) else _build_registry(every)
+        built = self._compile_registry(tools if isinstance(tools, ToolRegistry) else _build_registry(every))
         for unsubscribe in self._unsubscribe:
             unsubscribe()
         self._unsubscribe = [item.subscribe(self._on_source_change) for item in every if isinstance(item, ToolSource)]
         self._tools = every
-        self._set_registry(registry)
+        self._use_registry(*built)
 
     def replace_policy(self, policy: Policy) -> None:
         """Decide about every later call by other rules; a closed pool refuses rules that can never apply to it."""
@@ -465,7 +465,8 @@ class ToolPool:
             self.sources = policy.sources
             self.compiled = compiled  # Of tools that were replaced meanwhile, no other one has it.
             self.host_tools.forget()
-            self._set_registry(self.registry, problems if self.registry is registry else None)
+            built = self._compile_registry(self.registry)
+            self._use_registry(*built, problems if self.registry is registry else None)
             self._update_snapshots()
 
         return replace_policy
@@ -486,11 +487,12 @@ class ToolPool:
     def _on_source_change(self) -> None:
         """Rebuild the pool from the sources' current tools."""
         try:
-            self._set_registry(_build_registry(self._tools))
+            self._use_registry(*self._compile_registry(_build_registry(self._tools)))
         except ConfigError:
             log.exception("the changed tools of a source cannot be used; the pool stays as it was")
 
-    def _set_registry(self, registry: ToolRegistry, problems: Sequence[PolicyProblem] | None = None) -> None:
+    def _compile_registry(self, registry: ToolRegistry) -> tuple[ToolRegistry, dict[str, CompiledTool]]:
+        """A registry with `read_more`, if that is needed, and its compiled tools; raises if they cannot run here."""
         limits = self._limits_output or any(tool.max_output_chars for tool in registry)
         if limits and "read_more" not in registry:
             self._read_more = self._read_more or self._output_limiter.read_more_tool()
@@ -502,6 +504,14 @@ class ToolPool:
         }
         if clashing := [name for name in self.host_tools.declared if name in registry]:
             raise ConfigError(f"declared names {clashing[0]!r}, which is in the pool: give the tool itself its flags.")
+        return registry, compiled
+
+    def _use_registry(
+        self,
+        registry: ToolRegistry,
+        compiled: dict[str, CompiledTool],
+        problems: Sequence[PolicyProblem] | None = None,
+    ) -> None:
         self.registry, self.compiled = registry, compiled
         self._update_diagnostics(problems)
         for listener in tuple(self._listeners.values()):
