@@ -125,6 +125,15 @@ async def test_a_listener_to_one_session_that_fails_breaks_no_call_and_one_that_
         pass
 
 
+def test_a_listener_whose_calls_would_have_to_be_awaited_is_refused() -> None:
+    class Late:
+        async def __call__(self, event: Event) -> None: ...
+
+    late: Any = Late()
+    with pytest.raises(ConfigError, match="plain function"):
+        Executor([look], listeners=[late])
+
+
 async def test_who_listens_to_everything_still_does_when_nobody_listens_to_one_session_any_more() -> None:
     heard, mine = Heard(), Heard()
     executor = Executor([look], listeners=[heard])

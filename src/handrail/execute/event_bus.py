@@ -155,7 +155,8 @@ def build_started(call: ToolCall, context: ToolContext[Any], decision: Decision 
 
 
 def _check_listener(listener: Listener) -> Listener:
-    if not callable(listener) or inspect.iscoroutinefunction(listener):
+    call = getattr(type(listener), "__call__", None)  # noqa: B004  # not whether it has one: what it is
+    if not callable(listener) or inspect.iscoroutinefunction(listener) or inspect.iscoroutinefunction(call):
         raise ConfigError(f"A listener must be a plain function that takes an event, got {listener!r}.")
     return listener
 
