@@ -187,6 +187,8 @@ class EffectRunner:
             return None
         except Refusal as refusal:
             return refusal.result.approval
+        except Exception:
+            log.exception("it cannot be asked about %s: its arguments, or their key, cannot be computed", tool.name)
         return None
 
     async def _join_same_call(

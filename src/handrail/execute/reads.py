@@ -313,6 +313,8 @@ class ReadRunner:
             return refusal.result.approval
         except (ToolError, TimeoutError):
             return None
+        except Exception:
+            log.exception("it cannot be asked about %s: its arguments cannot be read", tool.name)
         return None
 
     async def _run_full(
