@@ -510,7 +510,9 @@ class EffectRunner:
     # 3. Claim.
 
     def _build_started(self, effect: EffectCall, decision: Decision | None) -> CallStarted | None:
-        return build_started(effect.actual.call, effect.context, decision) if self._events.has_listeners else None
+        if not self._events.has_listeners:
+            return None
+        return build_started(effect.actual.call, effect.context, decision, accepted=effect.running.call)
 
     async def _redact_entry(self, entry: Entry, actual: CallArguments) -> Entry:
         """The entry as it is written: the reason of a question may quote values, too."""

@@ -94,8 +94,13 @@ class EventBus:
                 )
             )
 
-    def emit_finished(self, call: ToolCall, context: ToolContext[Any], result: ToolResult) -> None:
-        """A call has its result, and there are listeners. Of a question, they get redacted arguments."""
+    def emit_finished(
+        self, call: ToolCall, context: ToolContext[Any], result: ToolResult, *, accepted: ToolCall | None = None
+    ) -> None:
+        """A call has its result, and there are listeners. Of a question, they get redacted arguments.
+
+        `accepted` is the call before its approver changed its arguments.
+        """
         if (approval := result.approval) is not None:
             shown = self._redactor.arguments(approval.arguments, max_chars=MAX_PIECE)
             result = structs.replace(result, approval=structs.replace(approval, arguments=shown))
@@ -109,6 +114,7 @@ class EventBus:
                 result=result,
                 decision=result.decision,
                 slow=result.duration_ms > self.slow_after_ms,
+                accepted=None if accepted is call else accepted,
             )
         )
 
@@ -131,9 +137,15 @@ class EventBus:
         self.emit(CircuitBreakerChanged(at=time.time(), session_id="", tool_name=tool, state=state))
 
 
-def build_started(call: ToolCall, context: ToolContext[Any], decision: Decision | None) -> CallStarted:
-    """The event that says that a handler is about to run."""
-    if context.deps is None and context.agent_id is None:  # The common case, on the path of every call.
+def build_started(
+    call: ToolCall, context: ToolContext[Any], decision: Decision | None, *, accepted: ToolCall | None = None
+) -> CallStarted:
+    """The event that says that a handler is about to run.
+
+    `accepted` is the call before its approver changed its arguments.
+    """
+    is_changed = accepted is not None and accepted is not call
+    if context.deps is None and context.agent_id is None and not is_changed:  # The common case, of every call.
         return CallStarted(
             at=time.time(),
             session_id=context.session_id,
@@ -151,6 +163,7 @@ def build_started(call: ToolCall, context: ToolContext[Any], decision: Decision 
         decision=decision,
         agent_id=context.agent_id,
         dependencies=_dependency_names(context.deps),
+        accepted=accepted if is_changed else None,
     )
 
 

@@ -269,7 +269,7 @@ class ReadRunner:
             read = (sent, result, context.tenant_id, context.customer_id, context.agent_id)
             self._remembered.put(ref, read, size + len(sent.arguments_json))
         if self._events.has_listeners:
-            self._events.emit_finished(call, context, result)
+            self._events.emit_finished(call, context, result, accepted=sent)
         if self._unresolved and (running := self._unresolved.pop(ref, None)) is not None:
             running.resolve(result)
         return result
@@ -382,7 +382,7 @@ class ReadRunner:
                 break  # Otherwise another call was faster: ask again.
         actual = authorization.call
         if self._events.has_listeners:
-            self._events.emit(build_started(actual, context, authorization.decision))
+            self._events.emit(build_started(actual, context, authorization.decision, accepted=call))
         inner = self._handlers.build_context(actual, context) if tool.takes_context else context
         outcome = await self._handlers.run(compiled, running, authorization.value, inner)
         admission.report(outcome.is_healthy)
