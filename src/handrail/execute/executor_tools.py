@@ -37,6 +37,7 @@ class CompiledTool:
     """One tool with its policy, its limits, and whether its calls can take the fast path."""
 
     __slots__ = (
+        "can_read_more",
         "concurrency",
         "decision",
         "is_fast",
@@ -58,6 +59,7 @@ class CompiledTool:
         retry: RetryPolicy,
         max_output_chars: int,
         max_media_bytes: int,
+        can_read_more: bool,
     ) -> None:
         self.tool = tool
         self.policy = policy
@@ -68,6 +70,8 @@ class CompiledTool:
         """How many seconds a handler can take, with every attempt and every delay."""
         self.max_output_chars = int(tool.max_output_chars or max_output_chars)
         self.max_media_bytes = int(tool.max_media_bytes or max_media_bytes)
+        self.can_read_more = can_read_more
+        """Whether the model can read the rest of an output that is cut: `read_more` is in the pool."""
         self.concurrency: Concurrency = "shared" if tool.concurrency_safe or tool.lock_key is not None else "exclusive"
         self.decision = policy.always_allowed
         """The decision about every call, where it is always to allow it."""
@@ -315,6 +319,7 @@ class ToolPool:
         self.host_tools = HostTools(compile_tool=self._compile, declared=declared, on_new_tool=self._on_host_tool)
         self._host_schemas: dict[str, Tool[..., Any]] = {}
         self._read_more: Tool[..., Any] | None = None
+        self._can_read_more = False
         self.compiled = {}
         self.diagnostics: tuple[str, ...] = ()
         self._unsubscribe: list[Callable[[], None]] = []
@@ -332,7 +337,7 @@ class ToolPool:
         if self.diagnostics:
             raise _build_policy_error(self.diagnostics)
 
-    def _compile(self, tool: Tool[..., Any]) -> CompiledTool:
+    def _compile(self, tool: Tool[..., Any], *, can_read_more: bool | None = None) -> CompiledTool:
         if tool.durable and not self._can_store:
             raise ConfigError(
                 f"`{tool.name}` is durable, and this executor has no store for its calls: pass Executor(store=…)."
@@ -344,6 +349,7 @@ class ToolPool:
             retry=self._retry,
             max_output_chars=self._max_output_chars,
             max_media_bytes=self._max_media_bytes,
+            can_read_more=self._can_read_more if can_read_more is None else can_read_more,
         )
 
     @property
@@ -497,14 +503,22 @@ class ToolPool:
         if limits and "read_more" not in registry:
             self._read_more = self._read_more or self._output_limiter.read_more_tool()
             registry = registry.register(self._read_more)
+        can_read_more = self._has_read_more(registry)
         known = self.compiled
         compiled = {
-            tool.name: same if (same := known.get(tool.name)) is not None and same.tool is tool else self._compile(tool)
+            tool.name: same
+            if (same := known.get(tool.name)) is not None
+            and (same.tool is tool and same.can_read_more == can_read_more)
+            else self._compile(tool, can_read_more=can_read_more)
             for tool in registry
         }
         if clashing := [name for name in self.host_tools.declared if name in registry]:
             raise ConfigError(f"declared names {clashing[0]!r}, which is in the pool: give the tool itself its flags.")
         return registry, compiled
+
+    def _has_read_more(self, registry: ToolRegistry) -> bool:
+        """Whether the rest of an output can be read there; a tool of the developer's own with that name is another."""
+        return any(tool is self._read_more for tool in registry)
 
     def _use_registry(
         self,
@@ -513,6 +527,9 @@ class ToolPool:
         problems: Sequence[PolicyProblem] | None = None,
     ) -> None:
         self.registry, self.compiled = registry, compiled
+        if (can_read_more := self._has_read_more(registry)) != self._can_read_more:
+            self._can_read_more = can_read_more
+            self.host_tools.forget()
         self._update_diagnostics(problems)
         for listener in tuple(self._listeners.values()):
             try:

@@ -191,7 +191,9 @@ class HandlerRunner:
         problem = None
         try:
             limited, chars = self._output_limiter.limit(
-                value, max_chars=compiled.max_output_chars, session_id=session_id
+                value,
+                max_chars=compiled.max_output_chars,
+                session_id=session_id if compiled.can_read_more else None,
             )
         except Exception:  # noqa: BLE001  # the value may have code of its own
             if (found := find_media_result(output)) is not None:
