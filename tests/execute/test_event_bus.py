@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from handrail import ConfigError, Executor, ToolContext, tool
+from handrail import ConfigError, Executor, Policy, Provenance, Rule, ToolContext, tool
 from handrail.core import CallAccepted, CallFinished, CallStarted, Event
 from tests.execute.helpers import ALLOWED, Heard, at, call
 
@@ -145,3 +145,31 @@ async def test_who_listens_to_everything_still_does_when_nobody_listens_to_one_s
 
     assert [event.call.id for event in heard.of(CallFinished)] == ["1", "2"]
     assert [event.call.id for event in mine.of(CallFinished)] == ["1"]
+
+
+async def test_listeners_get_no_values_of_a_question_wherever_it_has_them() -> None:
+    secret = "pässword-7"
+
+    @tool
+    async def login(password: str) -> None:
+        """Log in."""
+
+    heard = Heard()
+    policy = Policy([Rule.ask("login", by="customer", where={"not": {"password": {"from": "customer"}}})])
+    executor = Executor([login], policy=policy, listeners=[heard])
+    context = at(provenance=Provenance(), customer_id="ann")
+    asked = (await executor.run(call("login", password=secret), context)).approval
+    assert asked is not None
+    assert asked.seen["password"].endswith(ascii(secret))  # Who decides gets all of it.
+    await executor.approvals.approve(asked.token, by="customer", who="ann", arguments={"password": f"{secret}8"})
+    early = (await executor.run(call("login", password=secret), context)).approval  # In the same turn.
+    assert early is not None
+    assert early.changed_arguments == {"password": f"{secret}8"}
+
+    questions = [event.result.approval for event in heard.of(CallFinished)]
+    assert [question and question.token for question in questions] == [asked.token, asked.token]
+    for question in questions:
+        assert question is not None
+        told = (question.arguments, question.changed_arguments, question.seen, question.question)
+        assert "ssword-7" not in repr(told)
+        assert question.seen == {"password": "not from customer; not seen before in this conversation"}

@@ -156,8 +156,16 @@ class ValueOrigin(Struct, frozen=True, kw_only=True):
         text += f"; {_describe_record(self.seen)}"
         if with_value and isinstance(self.value, str) and _needs_escape(self.value):
             escaped = escape_invisible(ascii(self.value))
-            text += f"; written with escapes it is {shorten(escaped, _MAX_CHARS)}"
+            text += f"{_WITH_VALUE}{shorten(escaped, _MAX_CHARS)}"
         return text
+
+
+_WITH_VALUE: Final = "; written with escapes it is "
+
+
+def remove_values(seen: Mapping[str, str]) -> dict[str, str]:
+    """What `ValueOrigin.describe` says of each path, without the values."""
+    return {path: text.partition(_WITH_VALUE)[0] for path, text in seen.items()}
 
 
 def _describe_record(record: ValueRecord | None) -> str:

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 from msgspec import structs
 
+from handrail.authorize.from_condition import remove_values
 from handrail.core.context import ToolContext
 from handrail.core.events import (
     CallAccepted,
@@ -102,8 +103,13 @@ class EventBus:
         `accepted` is the call before its approver changed its arguments.
         """
         if (approval := result.approval) is not None:
-            shown = self._redactor.arguments(approval.arguments, max_chars=MAX_PIECE)
-            result = structs.replace(result, approval=structs.replace(approval, arguments=shown))
+            shown, changed = self._redactor.arguments(approval.arguments, max_chars=MAX_PIECE), None
+            if approval.changed_arguments is not None:
+                changed = self._redactor.arguments(approval.changed_arguments, max_chars=MAX_PIECE)
+            approval = structs.replace(
+                approval, arguments=shown, changed_arguments=changed, seen=remove_values(approval.seen)
+            )
+            result = structs.replace(result, approval=approval)
         self.emit(
             CallFinished(
                 at=time.time(),
