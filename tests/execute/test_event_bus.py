@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -173,3 +174,25 @@ async def test_listeners_get_no_values_of_a_question_wherever_it_has_them() -> N
         told = (question.arguments, question.changed_arguments, question.seen, question.question)
         assert "ssword-7" not in repr(told)
         assert question.seen == {"password": "not from customer; not seen before in this conversation"}
+
+
+class Services(Mapping[str, object]):
+    """Services that are made when they are asked for: nobody knows which there are."""
+
+    def __getitem__(self, name: str) -> object:
+        return f"a {name}"
+
+    def __iter__(self) -> Iterator[str]:
+        raise NotImplementedError
+
+    def __len__(self) -> int:
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize("name", ["look", "act"])
+async def test_services_that_cannot_be_listed_break_no_call_that_somebody_listens_to(name: str) -> None:
+    heard = Heard()
+    executor = Executor([look, act], policy=ALLOWED, listeners=[heard])
+
+    assert (await executor.run(call(name), at(deps=Services()))).ok
+    assert [event.dependencies for event in heard.of(CallStarted)] == [("Services",)]

@@ -189,6 +189,10 @@ def _find_function(listener: Listener) -> Listener:
 def _dependency_names(deps: Any) -> tuple[str, ...]:
     if deps is None:
         return ()
+    kind = type(deps).__name__
     if isinstance(deps, Mapping):
-        return tuple(sorted(name for name in cast(Mapping[Any, Any], deps) if isinstance(name, str)))
-    return (type(deps).__name__,)
+        try:  # One of the caller's own may not be able to list its names: only handlers need what is in it.
+            return tuple(sorted(name for name in cast(Mapping[Any, Any], deps) if isinstance(name, str)))
+        except Exception:  # noqa: BLE001  # an event never breaks a call
+            pass
+    return (kind,)
