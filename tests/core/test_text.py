@@ -13,7 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from handrail.core.redact import Redactor
+from handrail.core import Redactor
 from handrail.core.text import (
     canonical_json,
     compact_json,
