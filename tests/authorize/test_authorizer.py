@@ -358,6 +358,22 @@ async def test_a_call_that_an_operator_must_see_is_asked_about_unless_it_is_deni
     assert code_of(result) == ("approval_required" if by else "permission_denied")
 
 
+@pytest.mark.parametrize("is_async", [True, False])
+async def test_an_operator_is_asked_about_a_read_only_call_too_however_its_handler_runs(is_async: bool) -> None:
+    async def look() -> str:
+        return "seen"
+
+    reads = tool(name="look", read_only=True)(look if is_async else lambda: "seen")
+    executor, sent = Executor([reads]), ToolCall(id="c-1", name="look", ask_operator="the guideline says so")
+    asked = await executor.run(sent, at())
+    assert asked.approval is not None
+    assert (code_of(asked), asked.approval.by) == ("approval_required", "operator")
+
+    await executor.approvals.approve(asked.approval.token, by="operator", who="ada")
+
+    assert (await executor.run(sent, at())).output == "seen"
+
+
 @pytest.mark.parametrize(
     ("host", "says"), [("crm.test", "why (sent to crm.test)"), ("", "why"), (5, "why"), (None, "why")]
 )

@@ -10,7 +10,7 @@ from msgspec import structs
 
 from handrail import ConfigError, Decision, Executor, Policy, Rule, Tool, ToolCall, ToolContext, ToolError, tool
 from handrail.core import CallFinished
-from tests.execute.helpers import ALLOWED, Heard, at, call
+from tests.execute.helpers import ALLOWED, Heard, at, call, code_of
 
 ran: list[str] = []
 
@@ -74,6 +74,40 @@ async def test_a_hook_changes_arguments_before_they_are_validated(name: str, is_
 
     assert result.output == "mended"
     assert heard.of(CallFinished)[0].call.arguments_json == '{"text": "mended"}'
+
+
+@both
+async def test_a_call_that_a_hook_builds_anew_differs_in_its_arguments_only(name: str) -> None:
+    def before(call: ToolCall, tool: Tool[..., Any], context: ToolContext[Any]) -> ToolCall:
+        return ToolCall(id=call.id, name=call.name, arguments_json='{"text": "changed"}')
+
+    executor, heard = rail_with(Hook(before=before))
+    sent = ToolCall(
+        id="r-1/0",
+        name=name,
+        arguments_json='{"text": "sent"}',
+        response_id="r-1",
+        provider_id="0",
+        guideline_ids=("g",),
+    )
+
+    result = await executor.run(sent, at())
+
+    assert (result.output, result.provider_id) == ("changed", "0")
+    assert heard.of(CallFinished)[0].call == structs.replace(sent, arguments_json='{"text": "changed"}')
+
+
+@both
+async def test_a_call_that_an_operator_has_to_agree_to_stays_so_whatever_a_hook_makes_of_it(name: str) -> None:
+    def before(call: ToolCall, tool: Tool[..., Any], context: ToolContext[Any]) -> ToolCall:
+        return ToolCall(id=call.id, name=call.name, arguments_json=call.arguments_json)
+
+    executor, _ = rail_with(Hook(before=before))
+    sent = ToolCall(id="c-1", name=name, arguments_json='{"text": "sent"}', ask_operator="the guideline says so")
+
+    result = await executor.run(sent, at())
+
+    assert (code_of(result), ran) == ("approval_required", [])
 
 
 @both

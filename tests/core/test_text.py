@@ -2,6 +2,7 @@
 
 import json
 import math
+import unicodedata
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
@@ -12,7 +13,17 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from handrail.core.text import canonical_json, compact_json, encodable, escape_invisible, faithful_json, quick_json
+from handrail.core import Redactor
+from handrail.core.text import (
+    canonical_json,
+    compact_json,
+    encodable,
+    escape_invisible,
+    faithful_json,
+    normalize_unicode,
+    quick_json,
+)
+from handrail.core.value_mentions import contains_words
 
 halves = st.sampled_from(["\ud800", "\udfff", "a\udc00"])
 plain = st.text(st.characters(codec="utf-8"))
@@ -157,3 +168,22 @@ def test_what_a_person_would_not_see_is_escaped_as_json_has_it(text: str, shown:
 )
 def test_the_quick_text_of_json_values_is_the_compact_one(value: dict[str, Any]) -> None:
     assert quick_json(value) == compact_json(value)
+
+
+letters = st.sampled_from(["a", "Z", "é", "ﬁ", "ｶ", "が", "か", "가", "漢", "ά", "ض", "क", "…", " "])
+marks = st.text(st.sampled_from(["\u0301", "\u0323", "\u3099", "\uff9e", "\u11a8", "\u093c"]), max_size=6)
+
+
+@pytest.mark.parametrize("form", ["NFC", "NFKC", "NFKD"])
+@given(words=st.lists(st.tuples(letters, marks), min_size=1, max_size=40))
+def test_the_pieces_of_a_long_text_are_normalized_as_the_whole_is(form: Any, words: list[tuple[str, str]]) -> None:
+    text = "".join(letter + more for letter, more in words) * 30
+
+    assert normalize_unicode(text, form) == unicodedata.normalize(form, text)
+
+
+@pytest.mark.parametrize("marks", ["\u0301" * 300_000 + "\u0323" * 300_000, "\u0301\uff9e" * 300_000])
+def test_many_marks_on_one_letter_take_linear_time(marks: str) -> None:
+    """A second or two; what is worse than linear takes minutes, and holds up all threads."""
+    assert not contains_words(f"a{marks}", "b")
+    assert Redactor().arguments({f"a{marks}": "shown"}) == {f"a{marks}": "shown"}

@@ -14,7 +14,17 @@ from hypothesis import strategies as st
 from openai.types.chat import ChatCompletionToolParam
 from openai.types.responses import FunctionToolParam
 
-from handrail import LLMFunctionTool, ToolContext, ToolError, ToolFlags, as_tool
+from handrail import (
+    Executor,
+    LLMFunctionTool,
+    Policy,
+    Rule,
+    ToolCall,
+    ToolContext,
+    ToolError,
+    ToolFlags,
+    as_tool,
+)
 from handrail.define.llm_function_tool import Api
 from handrail.errors import ToolDefinitionError
 from handrail.openai import core
@@ -512,3 +522,32 @@ def test_a_definition_can_be_made_from_its_parts(strict: bool, description: str 
     assert chat["function"]["parameters"] == responses["parameters"] == parameters(STRICT_TREE if strict else tree)
     assert chat["function"].get("strict", False) is responses["strict"] is strict
     assert chat["function"]["name"] == responses["name"] == "grow"
+
+
+class Fare(LLMFunctionTool):
+    city: str
+
+    def model_tool_handler(self, context: Any) -> Any:  # A plain method, as that of a decorator.
+        return self.find(context)
+
+    async def find(self, context: Any) -> Any:
+        if self.city == "nowhere":
+            raise ToolError("There is no such city.")
+        return f"to {self.city}", context
+
+
+@pytest.mark.parametrize("way", ["group", "executor"])
+async def test_a_plain_method_may_return_what_has_to_be_awaited(way: str) -> None:
+    async def run(city: str) -> str | None:
+        arguments = json.dumps({"city": city})
+        if way == "group":
+            called = {"call_id": "c-1", "name": "Fare", "arguments": arguments}
+            return str((await Fare.model_tool_run_tool_call(called, 7)).result_content)
+        result = await executor.run(
+            ToolCall(id=city, name="Fare", arguments_json=arguments), ToolContext(session_id="s", deps=7)
+        )
+        return result.output if result.error is None else result.error.message
+
+    executor = Executor([Fare], policy=Policy([Rule.allow("*")]))
+
+    assert [await run("Oslo"), await run("nowhere")] == ["to Oslo", "There is no such city."]

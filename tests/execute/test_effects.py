@@ -17,6 +17,7 @@ from handrail.core import CallFinished, CallIgnored, CallStarted
 from handrail.core.failure_results import format_time
 from handrail.execute import Limits, Timeouts
 from tests.execute.helpers import ALLOWED, Book, Heard, Held, at, call, code_of, quiet
+from tests.tools import pay
 from tests.warped import warped
 
 
@@ -747,3 +748,26 @@ async def test_what_takes_too_long_to_decide_about_a_call_means_that_it_does_not
     result = await asyncio.wait_for(executor.run(call("pay"), at()), 600)
 
     assert (result.ok, executor.running_calls("s-1")) == (False, ())
+
+
+@pytest.mark.parametrize("is_immediate", [False, True])
+@pytest.mark.parametrize("step", ["recall", "claim", "ask"])
+async def test_a_store_that_raises_a_cancellation_of_its_own_is_unavailable_and_nobody_was_cancelled(
+    step: str, is_immediate: bool
+) -> None:
+    def fail(*given: Any, **more: Any) -> Any:
+        raise asyncio.CancelledError
+
+    book, approvals = Book(can_claim_new=False), MemoryApprovals()
+    for store in (book, approvals):
+        store.is_immediate = is_immediate  # type: ignore[misc]
+        if hasattr(store, step):
+            setattr(store, step, fail)
+    policy = Policy([Rule.ask("pay", by="operator")]) if step == "ask" else ALLOWED
+    executor = Executor([pay], policy=policy, ledger=book, approvals=approvals)
+
+    result = await executor.run(call("pay", amount=5), at())
+
+    assert result.error is not None
+    assert (result.error.code, result.error.retryable) == ("unavailable", True)
+    assert not executor.running_calls("s-1")

@@ -2,11 +2,12 @@
 
 import asyncio
 import logging
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
 
-from handrail import ConfigError, Executor, ToolContext, tool
+from handrail import ConfigError, Executor, Policy, Provenance, Rule, ToolContext, tool
 from handrail.core import CallAccepted, CallFinished, CallStarted, Event
 from tests.execute.helpers import ALLOWED, Heard, at, call
 
@@ -125,6 +126,15 @@ async def test_a_listener_to_one_session_that_fails_breaks_no_call_and_one_that_
         pass
 
 
+def test_a_listener_whose_calls_would_have_to_be_awaited_is_refused() -> None:
+    class Late:
+        async def __call__(self, event: Event) -> None: ...
+
+    late: Any = Late()
+    with pytest.raises(ConfigError, match="plain function"):
+        Executor([look], listeners=[late])
+
+
 async def test_who_listens_to_everything_still_does_when_nobody_listens_to_one_session_any_more() -> None:
     heard, mine = Heard(), Heard()
     executor = Executor([look], listeners=[heard])
@@ -136,3 +146,53 @@ async def test_who_listens_to_everything_still_does_when_nobody_listens_to_one_s
 
     assert [event.call.id for event in heard.of(CallFinished)] == ["1", "2"]
     assert [event.call.id for event in mine.of(CallFinished)] == ["1"]
+
+
+async def test_listeners_get_no_values_of_a_question_wherever_it_has_them() -> None:
+    secret = "pässword-7"
+
+    @tool
+    async def login(password: str) -> None:
+        """Log in."""
+
+    heard = Heard()
+    policy = Policy([Rule.ask("login", by="customer", where={"not": {"password": {"from": "customer"}}})])
+    executor = Executor([login], policy=policy, listeners=[heard])
+    context = at(provenance=Provenance(), customer_id="ann")
+    asked = (await executor.run(call("login", password=secret), context)).approval
+    assert asked is not None
+    assert asked.seen["password"].endswith(ascii(secret))  # Who decides gets all of it.
+    await executor.approvals.approve(asked.token, by="customer", who="ann", arguments={"password": f"{secret}8"})
+    early = (await executor.run(call("login", password=secret), context)).approval  # In the same turn.
+    assert early is not None
+    assert early.changed_arguments == {"password": f"{secret}8"}
+
+    questions = [event.result.approval for event in heard.of(CallFinished)]
+    assert [question and question.token for question in questions] == [asked.token, asked.token]
+    for question in questions:
+        assert question is not None
+        told = (question.arguments, question.changed_arguments, question.seen, question.question)
+        assert "ssword-7" not in repr(told)
+        assert question.seen == {"password": "not from customer; not seen before in this conversation"}
+
+
+class Services(Mapping[str, object]):
+    """Services that are made when they are asked for: nobody knows which there are."""
+
+    def __getitem__(self, name: str) -> object:
+        return f"a {name}"
+
+    def __iter__(self) -> Iterator[str]:
+        raise NotImplementedError
+
+    def __len__(self) -> int:
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize("name", ["look", "act"])
+async def test_services_that_cannot_be_listed_break_no_call_that_somebody_listens_to(name: str) -> None:
+    heard = Heard()
+    executor = Executor([look, act], policy=ALLOWED, listeners=[heard])
+
+    assert (await executor.run(call(name), at(deps=Services()))).ok
+    assert [event.dependencies for event in heard.of(CallStarted)] == [("Services",)]

@@ -4,11 +4,12 @@ import asyncio
 import threading
 from contextvars import ContextVar
 from dataclasses import replace
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import AfterValidator
 
 from handrail import (
     ConfigError,
@@ -136,6 +137,27 @@ async def test_arguments_that_are_too_long_are_refused_before_anything_parses_th
     guarded = await executor.guard(long, at(), lambda arguments: "it ran")
     assert guarded.error is not None
     assert guarded.error.code == "invalid_arguments"
+
+
+def fail(value: object) -> Any:
+    raise RuntimeError("a function of the developer")
+
+
+@pytest.mark.parametrize("options", [{"key": fail}, {"lock_key": fail}, {"read_only": True}])
+async def test_nobody_is_asked_about_a_call_whose_arguments_a_function_of_the_developer_fails_on(options: Any) -> None:
+    if "read_only" in options:
+
+        async def act(amount: Annotated[int, AfterValidator(fail)]) -> None:
+            """Act."""
+    else:
+
+        async def act(amount: int) -> None:
+            """Act."""
+
+    executor = Executor([tool(name="act", **options)(act)])
+
+    assert code_of(await executor.run(call("act", amount=1), at())) == "tool_execution_failed"
+    assert await executor.request_approval(call("act", amount=1), at()) is None
 
 
 @pytest.mark.parametrize("hooks", [[], [Seen()]])

@@ -116,6 +116,10 @@ def test_the_delay_doubles_after_each_attempt_up_to_the_longest(attempt: int, de
     assert RetryPolicy(max_attempts=9).delay_after(attempt) == pytest.approx(delay)
 
 
+def test_many_attempts_are_no_longer_than_the_longest_delay_each() -> None:
+    assert RetryPolicy(max_attempts=5_000).delay_after(4_999) == 5.0
+
+
 def test_they_are_values_that_can_be_compared_and_printed_and_nobody_changes() -> None:
     per_tool = {"pay": 1}
     limits = Limits(

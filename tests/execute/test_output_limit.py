@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from handrail import Executor, Policy, Rule, ToolResult, tool
+from handrail import Executor, Policy, Rule, ToolFlags, ToolResult, tool
 from handrail.execute import Limits
 from handrail.execute.output_limit import MAX_PAGE_CHARS, find_cut
 from tests.execute.helpers import at, call, code_of
@@ -209,3 +209,41 @@ def test_a_cut_is_after_a_line_or_a_word_that_ends_near_the_limit() -> None:
     assert find_cut("aaaa bbbb cccc", 11) == 10
     assert find_cut("a" * 30, 10) == 10
     assert find_cut("\n" + "a" * 30, 10) == 10
+
+
+@pytest.mark.parametrize("way", ["replaced", "another pool", "guarded"])
+async def test_only_a_model_that_has_read_more_is_told_of_it(way: str) -> None:
+    @tool(name="say", read_only=True)
+    async def unlimited() -> str:
+        """Say it."""
+        return "word " * 50_000
+
+    executor = says("word", max_output_chars=100)
+    if way == "another pool":
+        executor = executor.with_tools([unlimited], policy=Policy())
+    elif way == "replaced":
+        executor.replace_tools([unlimited])
+    else:
+        await executor.guard(call("host", "c-0"), at(), lambda arguments: "word", flags=ToolFlags(read_only=True))
+        executor.replace_tools([unlimited])
+
+    if way == "guarded":
+        flags = ToolFlags(read_only=True)
+        result = await executor.guard(call("host"), at(), lambda arguments: "word " * 50_000, flags=flags)
+    else:
+        result = await executor.run(call("say"), at())
+
+    assert not executor.has_tool("read_more")
+    assert str(result.output).endswith("\n[Cut: 100,000 of 250,000 characters are shown.]")
+
+
+async def test_tools_that_were_there_before_tell_of_read_more_once_it_is_there() -> None:
+    @tool(read_only=True)
+    async def long() -> str:
+        """Say it."""
+        return "word " * 50_000
+
+    executor = Executor([long])
+    executor.replace_tools([long, says("word", max_output_chars=100).registry.get("say")])
+
+    assert "Call read_more with handle=" in str((await executor.run(call("long"), at())).output)

@@ -230,7 +230,6 @@ async def test_calls_that_are_made_again_have_their_own_result_of_today_if_they_
 
 def test_outputs_that_were_forgotten_are_forgotten_with_their_session_too() -> None:
     limiter = OutputLimiter(max_outputs=1)
-    limiter.has_read_more = True
     for text in ("a" * 500, "b" * 500):
         limited, _ = limiter.limit(text, max_chars=100, session_id="s-1")
         assert "read_more" in limited

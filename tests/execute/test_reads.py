@@ -3,6 +3,7 @@
 import asyncio
 import time
 import weakref
+from collections.abc import AsyncIterator
 from contextvars import ContextVar
 from typing import Any
 
@@ -551,3 +552,80 @@ async def test_a_cached_result_is_its_customers_unless_it_is_public(is_public: b
 
     assert look.runs == runs
     assert outputs == (["a 1"] * 4 if is_public else ["a 1", "a 2"] * 2)
+
+
+class Stream:
+    """A handler that returns an async generator, at once or after a wait, which goes on when it is told."""
+
+    def __init__(self, *, waits: bool) -> None:
+        self.waits = waits
+        self.begun = asyncio.Event()
+        self.go = asyncio.Event()
+        self.runs = 0
+
+    async def read(self) -> Any:
+        self.runs += 1
+        if self.waits:
+            await asyncio.sleep(0)
+        return self._stream()
+
+    async def _stream(self) -> AsyncIterator[str]:
+        yield "first"
+        self.begun.set()
+        await self.go.wait()
+        yield "last"
+
+
+waits = pytest.mark.parametrize("waits", [False, True])
+
+
+@waits
+async def test_a_read_runs_until_its_stream_has_ended_and_a_second_delivery_waits_for_it(waits: bool) -> None:
+    stream = Stream(waits=waits)
+    executor = Executor([tool(name="look", read_only=True)(stream.read)])
+    first = asyncio.create_task(executor.run(call("look"), at()))
+    await stream.begun.wait()
+    assert [running.id for running in executor.running_calls("s-1")] == ["c-1"]
+
+    second = asyncio.create_task(executor.run(call("look"), at()))
+    await quiet()
+    stream.go.set()
+
+    assert [(result.output, result.origin) for result in (await first, await second)] == [
+        (["first", "last"], "run"),
+        (["first", "last"], "replayed"),
+    ]
+    assert stream.runs == 1
+    assert not executor.running_calls("s-1")
+
+
+@waits
+async def test_a_read_is_cancelled_while_its_stream_is_collected(waits: bool) -> None:
+    stream = Stream(waits=waits)
+    executor = Executor([tool(name="look", read_only=True)(stream.read)])
+    running = asyncio.create_task(executor.run(call("look"), at()))
+    await stream.begun.wait()
+
+    assert executor.cancel("c-1", session_id="s-1")
+    assert code_of(await running) == "cancelled"
+
+
+@waits
+async def test_the_stream_of_a_read_may_make_calls_in_its_own_session(waits: bool) -> None:
+    @tool(read_only=True)
+    async def inner() -> str:
+        """Look."""
+        await asyncio.sleep(0)
+        return "seen"
+
+    async def list_all() -> AsyncIterator[Any]:
+        yield (await executor.run(call("inner", "c-2"), at())).output
+
+    async def outer() -> Any:
+        if waits:
+            await asyncio.sleep(0)
+        return list_all()
+
+    executor = Executor([inner, tool(name="look", read_only=True)(outer)])
+
+    assert (await executor.run(call("look"), at())).output == ["seen"]

@@ -7,9 +7,20 @@ from typing import Any
 
 import pytest
 
-from handrail import ChatSession, Executor, Policy, Rule, Tool, ToolCall, ToolContext, ToolDefinitionError, tool
+from handrail import (
+    ChatSession,
+    ConfigError,
+    Executor,
+    Policy,
+    Rule,
+    Tool,
+    ToolCall,
+    ToolContext,
+    ToolDefinitionError,
+    tool,
+)
 from handrail.core import CallFinished, Event
-from handrail.execute import run_until_done
+from handrail.execute import MemoryLedger, run_until_done
 from handrail.formats import openai_chat
 from handrail.testing import ScriptedProvider
 from handrail.testing.servers import tool_calls
@@ -77,6 +88,24 @@ def test_what_cannot_be_a_pool_changes_nothing() -> None:
     with pytest.raises(ToolDefinitionError):
         executor.replace_tools([make("b", "1"), make("b", "2")])
     assert executor.registry.names == ("a",)
+
+
+def test_tools_that_cannot_run_here_change_nothing_and_the_sources_of_the_old_ones_are_followed() -> None:
+    old, new = Source(make("a", "1")), Source(make("x", "1"))
+    executor = Executor([old], ledger=MemoryLedger())  # Without a place for durable calls.
+
+    @tool(durable=True)
+    async def later() -> None:
+        """Act."""
+
+    with pytest.raises(ConfigError, match="no store"):
+        executor.replace_tools([later, new])
+    new.change(make("y", "1"))
+    assert executor.registry.names == ("a",)
+    old.change(make("b", "1"))
+
+    assert executor.registry.names == ("b",)
+    assert not new.listeners
 
 
 async def test_an_approval_is_of_one_definition_and_a_changed_tool_is_asked_about_anew() -> None:

@@ -458,5 +458,5 @@ async def test_a_defect_in_the_task_of_a_call_is_a_result_and_nothing_is_left_of
     failed = await executor.run(call("act", fails=True), at())
     await quiet()
 
-    assert (code_of(failed), executor.running_calls("s-1"), errors) == ("cancelled", (), [])
+    assert (code_of(failed), executor.running_calls("s-1"), errors) == ("unavailable", (), [])
     assert (await executor.run(call("act", "c-2"), at())).output == "acted"

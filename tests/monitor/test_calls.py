@@ -2,8 +2,8 @@
 
 import pytest
 
-from handrail import ToolCall, ToolResult
-from handrail.core import CallAccepted, CallFinished, CallIgnored, CallStarted
+from handrail import Executor, Policy, Rule, ToolCall, ToolContext, ToolResult, tool
+from handrail.core import CallAccepted, CallFinished, CallIgnored, CallStarted, Event
 from handrail.monitor.calls import CallCounter
 from tests.monitor.conftest import call
 
@@ -65,3 +65,34 @@ def test_nothing_is_kept_of_a_session_whose_calls_are_over() -> None:
         counts.get(f"s-{number}")
 
     assert len(counts) == 0
+
+
+@pytest.mark.parametrize("is_done", [False, True])
+@pytest.mark.parametrize("read_only", [False, True])
+async def test_a_call_whose_approver_changed_its_arguments_is_one_call(read_only: bool, is_done: bool) -> None:
+    @tool(read_only=read_only)
+    async def pay(amount: int) -> int:
+        """Pay."""
+        return amount
+
+    async def run(id: str, amount: int, approved: int) -> ToolResult:
+        sent = ToolCall(id=id, name="pay", arguments_json=f'{{"amount": {amount}}}')
+        asked = await executor.run(sent, context)
+        assert asked.approval is not None
+        changed = {"amount": approved}
+        await executor.approvals.approve(asked.approval.token, by="operator", who="ada", arguments=changed)
+        return await executor.run(sent, context)
+
+    counts, seen = CallCounter(), list[tuple[int, int]]()
+
+    def count(event: Event) -> None:
+        counts.count(event)
+        seen.append(counts.get("s"))
+
+    policy, context = Policy([Rule.ask("pay", by="operator")]), ToolContext(session_id="s")
+    executor = Executor([pay], policy=policy, listeners=[count])
+    if is_done:  # The same effect, so that the changed call is refused, and never starts.
+        await run("c-1", 2, 2)
+    await run("c-2", 1, 2)
+
+    assert (len(counts), max(seen)) == (0, (1, 1))

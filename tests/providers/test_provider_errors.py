@@ -102,6 +102,25 @@ async def test_a_limit_says_when_to_ask_again(subject: Subject, value: str, seco
     assert caught.value.after == (None if seconds is None else pytest.approx(seconds, abs=3))
 
 
+NO_DATE = {"retry-after": f"Mon, 01 Jan {'9' * 20} 00:00:00 GMT"}
+
+
+@every_adapter
+@both_ways
+async def test_a_time_to_wait_that_no_calendar_has_is_no_other_error(subject: Subject, way: Way) -> None:
+    failed = await _failed(subject, error(429, headers=NO_DATE), way)
+
+    assert (failed.code, failed.after) == ("rate_limit", None)
+
+
+@both_ways
+async def test_what_an_sdk_cannot_calculate_with_is_an_error_of_the_provider(way: Way) -> None:
+    """This SDK reads the header itself before it tries again, and raises `OverflowError`."""
+    failed = await _failed(ANTHROPIC, error(429, headers=NO_DATE), way, max_retries=1)
+
+    assert isinstance(failed, BadResponseError)
+
+
 async def test_gemini_says_when_to_ask_again_in_its_body() -> None:
     class Said:
         code, status, message, response = 429, "RESOURCE_EXHAUSTED", "Quota.", None

@@ -181,6 +181,17 @@ async def test_usage_and_cost_are_counted_with_the_cache(subject: Subject, way: 
     assert reply.usage.cost == pytest.approx((600 * 2 + 400 * 0.5 + 500 * 10) / 1e6)
 
 
+@every_adapter
+@both_ways
+async def test_a_number_of_tokens_that_no_response_can_have_used_is_not_counted(subject: Subject, way: Way) -> None:
+    prices = Prices(input=2, output=10)
+    with subject.server([text("Hi.", usage=ScriptedUsage(input=10**400, output=500))]) as server:
+        async with subject.at(server, prices=prices) as provider:
+            reply = await way(provider, ModelRequest(messages=hello()))
+
+    assert (reply.usage.output, reply.usage.cost) == (500, pytest.approx(500 * 10 / 1e6))
+
+
 async def test_thoughts_are_output() -> None:
     usage = {"promptTokenCount": 5, "candidatesTokenCount": 3, "thoughtsTokenCount": 20}
     body = {"candidates": [{"content": {"role": "model", "parts": [{"text": "Hi"}]}, "finishReason": "STOP"}]}

@@ -2,7 +2,6 @@
 
 import os
 import re
-import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Any, Final, Literal, cast
@@ -24,7 +23,7 @@ from handrail.authorize.from_condition import OriginTest, parse_sources
 from handrail.core.context import ToolContext
 from handrail.core.lazy_loading import LazyModule, LazyPattern
 from handrail.core.redact import HIDDEN
-from handrail.core.text import encodable, suggest
+from handrail.core.text import encodable, normalize_unicode, suggest
 from handrail.errors import ConfigError, shorten
 from handrail.schema.schema_nodes import get_fixed_values
 
@@ -223,7 +222,7 @@ def _resolve(path: str, working_directory: str | None) -> "pathlib.PurePath | No
 def _normalize(value: Any) -> Any:
     """A text in its NFKC form, in which characters that look alike are equal; also each text of a list."""
     if isinstance(value, str):
-        return unicodedata.normalize("NFKC", value)
+        return normalize_unicode(value)
     return [_normalize(item) for item in cast(list[Any], value)] if isinstance(value, list | tuple) else value
 
 

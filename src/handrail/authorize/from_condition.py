@@ -20,7 +20,7 @@ from handrail.core.exact_words import ExactNumber, list_leaves, to_number
 from handrail.core.provenance import Provenance
 from handrail.core.provenance_records import FieldPath, SourceKind, SourceTool, ValueRecord, ValueSource
 from handrail.core.selectors import is_name, parse_selector
-from handrail.core.text import escape_invisible, suggest
+from handrail.core.text import escape_invisible, normalize_unicode, suggest
 from handrail.core.tool import Tool
 from handrail.errors import ConfigError, shorten
 from handrail.schema.schema_nodes import rename_definitions
@@ -156,8 +156,16 @@ class ValueOrigin(Struct, frozen=True, kw_only=True):
         text += f"; {_describe_record(self.seen)}"
         if with_value and isinstance(self.value, str) and _needs_escape(self.value):
             escaped = escape_invisible(ascii(self.value))
-            text += f"; written with escapes it is {shorten(escaped, _MAX_CHARS)}"
+            text += f"{_WITH_VALUE}{shorten(escaped, _MAX_CHARS)}"
         return text
+
+
+_WITH_VALUE: Final = "; written with escapes it is "
+
+
+def remove_values(seen: Mapping[str, str]) -> dict[str, str]:
+    """What `ValueOrigin.describe` says of each path, without the values."""
+    return {path: text.partition(_WITH_VALUE)[0] for path, text in seen.items()}
 
 
 def _describe_record(record: ValueRecord | None) -> str:
@@ -303,7 +311,7 @@ def _is_default(place: PathSteps, value: Any, declared: DeclaredArguments | None
 
 def _loosen(value: str) -> str:
     """A text in its NFKC form, without characters that are not seen and without white space around it."""
-    normalized = unicodedata.normalize("NFKC", value)
+    normalized = normalize_unicode(value)
     return "".join(char for char in normalized if char.isspace() or unicodedata.category(char) not in _UNSEEN).strip()
 
 

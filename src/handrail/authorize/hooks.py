@@ -5,6 +5,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
+from msgspec import structs
+
 from handrail.core.context import ToolContext
 from handrail.core.lazy_loading import LazyModule
 from handrail.core.log import log
@@ -139,7 +141,9 @@ async def apply_before(
         if not is_call or (changed.id, changed.name) != (call.id, call.name):
             log.error("hook %s returned something else than the call with other arguments", type(hook).__name__)
             raise HookRefusal(HOOK_FAILED)
-        call = changed
+        # Nothing else of it: a call that was built anew lacks who has to agree, and the provider's own id.
+        asks = changed.ask_operator or call.ask_operator
+        call = structs.replace(call, arguments_json=changed.arguments_json, ask_operator=asks)
     return call
 
 

@@ -42,6 +42,8 @@ class CallStarted(Event, frozen=True, kw_only=True):
     """The names of the caller's `deps`: the keys of a mapping, or the name of their type; never their values."""
     decision: Decision | None = None
     """What let the call run."""
+    accepted: ToolCall | None = None
+    """The call that `CallAccepted` has, if whoever approved it changed its arguments since."""
 
 
 class CallFinished(Event, frozen=True, kw_only=True):
@@ -52,6 +54,8 @@ class CallFinished(Event, frozen=True, kw_only=True):
     decision: Decision | None = None
     slow: bool = False
     """Whether the call took longer than the executor's threshold for slow calls."""
+    accepted: ToolCall | None = None
+    """The call that `CallAccepted` has, if whoever approved it changed its arguments since."""
 
 
 class CallCancelled(Event, frozen=True, kw_only=True):

@@ -1,7 +1,6 @@
 """The texts and data that values can come from, as records, and the indexes that find a value in them."""
 
 import json
-import unicodedata
 from collections.abc import Callable, Iterator
 from decimal import Decimal
 from typing import Any, Final, Literal, TypeAlias, cast
@@ -19,6 +18,7 @@ from handrail.core.exact_words import (
     stands_in,
 )
 from handrail.core.lazy_loading import LazyPattern
+from handrail.core.text import normalize_unicode
 
 SourceKind: TypeAlias = Literal["customer", "application", "operator", "tool"]
 RecordKind: TypeAlias = Literal["customer", "application", "tool", "quoted"]
@@ -155,7 +155,7 @@ class _OwnArguments:
 
 
 def _fold(text: str) -> str:
-    return unicodedata.normalize("NFKC", text).casefold()
+    return normalize_unicode(text).casefold()
 
 
 def list_fields(value: Any, path: FieldPath) -> Iterator[Any]:

@@ -17,7 +17,7 @@ from pydantic_core import from_json, to_jsonable_python
 from handrail.core.lazy_loading import LazyPattern
 from handrail.core.media import MediaPart
 from handrail.core.secret_patterns import MAX_PIECE, MIN_SECRET, is_card, remove_secrets
-from handrail.core.text import compact_json, encodable
+from handrail.core.text import compact_json, encodable, normalize_unicode
 from handrail.errors import ConfigError, shorten
 
 T = TypeVar("T")
@@ -485,7 +485,7 @@ class Redactor:
 def _words(name: str) -> list[str]:
     """The words of a name in any style: `apiKey`, `API-Key`, `API_KEY`, `api.key`."""
     if not name.isascii():
-        name = unicodedata.normalize("NFKC", name)
+        name = normalize_unicode(name)
     if not name.islower():
         name = _NEW_WORD.compiled.sub("_", name).lower()
     return _WORD.compiled.findall(name)

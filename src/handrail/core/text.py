@@ -3,10 +3,11 @@
 import json
 import math
 import re
+import unicodedata
 from collections.abc import Collection, Iterable
 from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, Context, Decimal
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 import msgspec
 from pydantic_core import PydanticSerializationError, to_json, to_jsonable_python
@@ -148,6 +149,26 @@ def encodable(text: str) -> str:
     if text.isascii():
         return text
     return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def normalize_unicode(text: str, form: Literal["NFC", "NFKC", "NFKD"] = "NFKC") -> str:
+    """A text in a normal form of Unicode, in linear time.
+
+    `unicodedata.normalize` sorts marks that follow each other, in a time that grows with the square of their number:
+    200,000 of them hold up all threads for 80 seconds. So a long text is normalized in pieces, each up to a letter that
+    does not join what is before it; only where there is none, among hundreds of marks, the forms can differ.
+    """
+    if len(text) <= _PIECE or text.isascii():
+        return unicodedata.normalize(form, text)
+    return "".join([unicodedata.normalize(form, piece) for piece in _NORMALIZED_PIECES.compiled.findall(text)])
+
+
+_PIECE: Final = 256
+_NORMALIZED_PIECES: Final = LazyPattern(
+    # Half-width marks, and vowels and ends of Korean syllables, are letters that join what is before them.
+    rf".{{1,{_PIECE}}}(?=[\x00-\x7f]|[^\W\u1160-\u11ff\u3131-\u318e\ud7b0-\ud7ff\uff9e-\uffdc]|\Z)|.{{{_PIECE}}}",
+    re.DOTALL,
+)
 
 
 def is_storable(text: str) -> bool:

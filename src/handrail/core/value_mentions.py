@@ -11,6 +11,7 @@ from decimal import Decimal
 from typing import Any, Final, cast
 
 from handrail.core.lazy_loading import LazyPattern
+from handrail.core.text import normalize_unicode
 
 _CJK: Final = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff"
 _TOKEN: Final = LazyPattern(rf"[{_CJK}]|\d+(?:[.,]\d+)*|[^\W\d_{_CJK}]+(?:'[^\W\d_{_CJK}]+)*")
@@ -69,10 +70,10 @@ def split_words(text: str) -> list[str]:
 
     A Chinese or Japanese character is a word of its own.
     """
-    plain = unicodedata.normalize("NFKC", text.replace("’", "'")).casefold()
-    plain = unicodedata.normalize("NFKD", plain) if not plain.isascii() else plain
+    plain = normalize_unicode(text.replace("’", "'")).casefold()
+    plain = normalize_unicode(plain, "NFKD") if not plain.isascii() else plain
     # Only accents: the marks of Japanese syllables change what they mean.
-    plain = unicodedata.normalize("NFC", "".join(char for char in plain if not "\u0300" <= char <= "\u036f"))
+    plain = normalize_unicode("".join(char for char in plain if not "\u0300" <= char <= "\u036f"), "NFC")
     return _TOKEN.compiled.findall(plain.replace("_", " "))
 
 
@@ -151,7 +152,7 @@ def to_decimal(value: Any) -> Decimal | None:
 
 def find_numbers(text: str) -> list[set[Decimal]]:
     """Find the numbers of a text, in digits or in English words, each with its readings: `1,500` is 1500 or 1.5."""
-    text = unicodedata.normalize("NFKC", _GROUPING.compiled.sub("", text))
+    text = normalize_unicode(_GROUPING.compiled.sub("", text))
     found = [_scale(_read_digits(match[0]), _read_after(match)) for match in _NUMBER.compiled.finditer(text)]
     return found + [{number} for number in _find_spelled_numbers(split_words(text))]
 
@@ -181,8 +182,8 @@ def repeats_numbers(text: str, shown: str) -> bool:
     numbers = find_numbers(shown)
     known = set[Decimal]().union(*numbers)
     place = 0
-    written = set(_NUMBER.compiled.findall(unicodedata.normalize("NFKC", shown)))
-    plain = unicodedata.normalize("NFKC", _GROUPING.compiled.sub("", text))
+    written = set(_NUMBER.compiled.findall(normalize_unicode(shown)))
+    plain = normalize_unicode(_GROUPING.compiled.sub("", text))
     for match in _NUMBER.compiled.finditer(plain):
         digits, after = match[0], _read_after(match)
         is_grouped = digits not in written and digits[0] != "0" and _GROUPED.compiled.fullmatch(digits) is not None
@@ -203,7 +204,7 @@ def repeats_currencies(text: str, shown: str) -> bool:
 
 def _find_currencies(text: str) -> Iterator[frozenset[str]]:
     """Yield the currencies that a text names, each with the codes that it can have."""
-    for name in [*split_words(text), *unicodedata.normalize("NFKC", text)]:
+    for name in [*split_words(text), *normalize_unicode(text)]:
         if (codes := _CURRENCIES.get(name)) is not None:
             yield codes
         elif len(name) == 1 and unicodedata.category(name) == "Sc":  # A sign of another currency stands for itself.

@@ -3,7 +3,7 @@
 import inspect
 import json
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from textwrap import dedent
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Self, cast, overload
@@ -32,8 +32,6 @@ from handrail.schema.arguments import Arguments, build_forms, build_parser, sort
 from handrail.schema.subschemas import remove_titles
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable
-
     from openai.types.chat import ChatCompletionToolParam
     from openai.types.responses import FunctionToolParam
 
@@ -280,16 +278,21 @@ def build_from_model(
         content, context = model.model_tool_validate_handler_result(returned)
         return ToolResult(output=content, context=context)
 
-    def handle(instance: Any, context: ToolContext[Any]) -> ToolResult:
+    def handle(instance: Any, context: ToolContext[Any]) -> Any:
         try:
-            return build_result(instance.model_tool_handler(context.deps))
+            returned = instance.model_tool_handler(context.deps)
+            # A plain method may return a coroutine, that of a decorator for one: the executor awaits it.
+            return wait(returned) if inspect.isawaitable(returned) else build_result(returned)
         except ToolError as error:
             error.message = model.model_tool_format_explicit_error(error)
             raise
 
     async def handle_async(instance: Any, context: ToolContext[Any]) -> ToolResult:
+        return await wait(instance.model_tool_handler(context.deps))
+
+    async def wait(returned: Awaitable[Any]) -> ToolResult:
         try:
-            return build_result(await instance.model_tool_handler(context.deps))
+            return build_result(await returned)
         except ToolError as error:
             error.message = model.model_tool_format_explicit_error(error)
             raise

@@ -187,6 +187,8 @@ class EffectRunner:
             return None
         except Refusal as refusal:
             return refusal.result.approval
+        except Exception:
+            log.exception("it cannot be asked about %s: its arguments, or their key, cannot be computed", tool.name)
         return None
 
     async def _join_same_call(
@@ -244,8 +246,7 @@ class EffectRunner:
             result = _describe_cancelled(effect)
         except BaseException as error:  # The program ends, this task itself was cancelled, or there is a defect in it.
             log.error("the task of %s failed", name, exc_info=error)
-            has_begun = effect.running.has_begun
-            self._end(effect, failure_results.outcome_unknown(name) if has_begun else _describe_cancelled(effect))
+            self._end(effect, _describe_failed_task(effect, error))
             if not isinstance(error, Exception):
                 raise
             return
@@ -509,7 +510,9 @@ class EffectRunner:
     # 3. Claim.
 
     def _build_started(self, effect: EffectCall, decision: Decision | None) -> CallStarted | None:
-        return build_started(effect.actual.call, effect.context, decision) if self._events.has_listeners else None
+        if not self._events.has_listeners:
+            return None
+        return build_started(effect.actual.call, effect.context, decision, accepted=effect.running.call)
 
     async def _redact_entry(self, entry: Entry, actual: CallArguments) -> Entry:
         """The entry as it is written: the reason of a question may quote values, too."""
@@ -747,6 +750,16 @@ def build_taken_over(effect: EffectCall, previous_owner: str, owner: str) -> Cal
         previous_owner=previous_owner,
         owner=owner,
     )
+
+
+def _describe_failed_task(effect: EffectCall, error: BaseException) -> ToolResult:
+    name = effect.tool.name
+    if effect.running.has_begun:
+        return failure_results.outcome_unknown(name)
+    if must_propagate(error):
+        return _describe_cancelled(effect)
+    # A store can raise `CancelledError` by itself: nobody has cancelled the call.
+    return failure_results.unavailable(name) if effect.is_recalled else failure_results.ledger_unreadable(name)
 
 
 def _describe_cancelled(effect: EffectCall) -> ToolResult:

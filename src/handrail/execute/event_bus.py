@@ -9,6 +9,7 @@ from typing import Any, cast
 
 from msgspec import structs
 
+from handrail.authorize.from_condition import remove_values
 from handrail.core.context import ToolContext
 from handrail.core.events import (
     CallAccepted,
@@ -94,11 +95,21 @@ class EventBus:
                 )
             )
 
-    def emit_finished(self, call: ToolCall, context: ToolContext[Any], result: ToolResult) -> None:
-        """A call has its result, and there are listeners. Of a question, they get redacted arguments."""
+    def emit_finished(
+        self, call: ToolCall, context: ToolContext[Any], result: ToolResult, *, accepted: ToolCall | None = None
+    ) -> None:
+        """A call has its result, and there are listeners. Of a question, they get redacted arguments.
+
+        `accepted` is the call before its approver changed its arguments.
+        """
         if (approval := result.approval) is not None:
-            shown = self._redactor.arguments(approval.arguments, max_chars=MAX_PIECE)
-            result = structs.replace(result, approval=structs.replace(approval, arguments=shown))
+            shown, changed = self._redactor.arguments(approval.arguments, max_chars=MAX_PIECE), None
+            if approval.changed_arguments is not None:
+                changed = self._redactor.arguments(approval.changed_arguments, max_chars=MAX_PIECE)
+            approval = structs.replace(
+                approval, arguments=shown, changed_arguments=changed, seen=remove_values(approval.seen)
+            )
+            result = structs.replace(result, approval=approval)
         self.emit(
             CallFinished(
                 at=time.time(),
@@ -109,6 +120,7 @@ class EventBus:
                 result=result,
                 decision=result.decision,
                 slow=result.duration_ms > self.slow_after_ms,
+                accepted=None if accepted is call else accepted,
             )
         )
 
@@ -131,9 +143,15 @@ class EventBus:
         self.emit(CircuitBreakerChanged(at=time.time(), session_id="", tool_name=tool, state=state))
 
 
-def build_started(call: ToolCall, context: ToolContext[Any], decision: Decision | None) -> CallStarted:
-    """The event that says that a handler is about to run."""
-    if context.deps is None and context.agent_id is None:  # The common case, on the path of every call.
+def build_started(
+    call: ToolCall, context: ToolContext[Any], decision: Decision | None, *, accepted: ToolCall | None = None
+) -> CallStarted:
+    """The event that says that a handler is about to run.
+
+    `accepted` is the call before its approver changed its arguments.
+    """
+    is_changed = accepted is not None and accepted is not call
+    if context.deps is None and context.agent_id is None and not is_changed:  # The common case, of every call.
         return CallStarted(
             at=time.time(),
             session_id=context.session_id,
@@ -151,11 +169,13 @@ def build_started(call: ToolCall, context: ToolContext[Any], decision: Decision 
         decision=decision,
         agent_id=context.agent_id,
         dependencies=_dependency_names(context.deps),
+        accepted=accepted if is_changed else None,
     )
 
 
 def _check_listener(listener: Listener) -> Listener:
-    if not callable(listener) or inspect.iscoroutinefunction(listener):
+    call = getattr(type(listener), "__call__", None)  # noqa: B004  # not whether it has one: what it is
+    if not callable(listener) or inspect.iscoroutinefunction(listener) or inspect.iscoroutinefunction(call):
         raise ConfigError(f"A listener must be a plain function that takes an event, got {listener!r}.")
     return listener
 
@@ -169,6 +189,10 @@ def _find_function(listener: Listener) -> Listener:
 def _dependency_names(deps: Any) -> tuple[str, ...]:
     if deps is None:
         return ()
+    kind = type(deps).__name__
     if isinstance(deps, Mapping):
-        return tuple(sorted(name for name in cast(Mapping[Any, Any], deps) if isinstance(name, str)))
-    return (type(deps).__name__,)
+        try:  # One of the caller's own may not be able to list its names: only handlers need what is in it.
+            return tuple(sorted(name for name in cast(Mapping[Any, Any], deps) if isinstance(name, str)))
+        except Exception:  # noqa: BLE001  # an event never breaks a call
+            pass
+    return (kind,)

@@ -37,6 +37,7 @@ class CompiledTool:
     """One tool with its policy, its limits, and whether its calls can take the fast path."""
 
     __slots__ = (
+        "can_read_more",
         "concurrency",
         "decision",
         "is_fast",
@@ -58,6 +59,7 @@ class CompiledTool:
         retry: RetryPolicy,
         max_output_chars: int,
         max_media_bytes: int,
+        can_read_more: bool,
     ) -> None:
         self.tool = tool
         self.policy = policy
@@ -68,6 +70,8 @@ class CompiledTool:
         """How many seconds a handler can take, with every attempt and every delay."""
         self.max_output_chars = int(tool.max_output_chars or max_output_chars)
         self.max_media_bytes = int(tool.max_media_bytes or max_media_bytes)
+        self.can_read_more = can_read_more
+        """Whether the model can read the rest of an output that is cut: `read_more` is in the pool."""
         self.concurrency: Concurrency = "shared" if tool.concurrency_safe or tool.lock_key is not None else "exclusive"
         self.decision = policy.always_allowed
         """The decision about every call, where it is always to allow it."""
@@ -316,6 +320,7 @@ class ToolPool:
         self.host_tools = HostTools(compile_tool=self._compile, declared=declared, on_new_tool=self._on_host_tool)
         self._host_schemas: dict[str, Tool[..., Any]] = {}
         self._read_more: Tool[..., Any] | None = None
+        self._can_read_more = False
         self.compiled = {}
         self.diagnostics: tuple[str, ...] = ()
         self._unsubscribe: list[Callable[[], None]] = []
@@ -333,7 +338,7 @@ class ToolPool:
         if self.diagnostics:
             raise _build_policy_error(self.diagnostics)
 
-    def _compile(self, tool: Tool[..., Any]) -> CompiledTool:
+    def _compile(self, tool: Tool[..., Any], *, can_read_more: bool | None = None) -> CompiledTool:
         if tool.durable and not self._can_store:
             raise ConfigError(
                 f"`{tool.name}` is durable, and this executor has no store for its calls: pass Executor(store=…)."
@@ -345,6 +350,7 @@ class ToolPool:
             retry=self._retry,
             max_output_chars=self._max_output_chars,
             max_media_bytes=self._max_media_bytes,
+            can_read_more=self._can_read_more if can_read_more is None else can_read_more,
         )
 
     @property
@@ -440,12 +446,12 @@ class ToolPool:
             raise ConfigError(f"tools must be a list of tools, such as [pay], got {type(tools).__name__}.")
         every = [item if isinstance(item, ToolSource) else as_tool(item) for item in tools]
         # Built first: where that raises, the pool stays as it was.
-        registry = tools if isinstance(tools, ToolRegistry) else _build_registry(every)
+        built = self._compile_registry(tools if isinstance(tools, ToolRegistry) else _build_registry(every))
         for unsubscribe in self._unsubscribe:
             unsubscribe()
         self._unsubscribe = [item.subscribe(self._on_source_change) for item in every if isinstance(item, ToolSource)]
         self._tools = every
-        self._set_registry(registry)
+        self._use_registry(*built)
 
     def replace_policy(self, policy: Policy) -> None:
         """Decide about every later call by other rules; a closed pool refuses rules that can never apply to it."""
@@ -469,7 +475,8 @@ class ToolPool:
             self.sources = policy.sources
             self.compiled = compiled  # Of tools that were replaced meanwhile, no other one has it.
             self.host_tools.forget()
-            self._set_registry(self.registry, problems if self.registry is registry else None)
+            built = self._compile_registry(self.registry)
+            self._use_registry(*built, problems if self.registry is registry else None)
             self._update_snapshots()
 
         return replace_policy
@@ -490,23 +497,43 @@ class ToolPool:
     def _on_source_change(self) -> None:
         """Rebuild the pool from the sources' current tools."""
         try:
-            self._set_registry(_build_registry(self._tools))
+            self._use_registry(*self._compile_registry(_build_registry(self._tools)))
         except ConfigError:
             log.exception("the changed tools of a source cannot be used; the pool stays as it was")
 
-    def _set_registry(self, registry: ToolRegistry, problems: Sequence[PolicyProblem] | None = None) -> None:
+    def _compile_registry(self, registry: ToolRegistry) -> tuple[ToolRegistry, dict[str, CompiledTool]]:
+        """A registry with `read_more`, if that is needed, and its compiled tools; raises if they cannot run here."""
         limits = self._limits_output or any(tool.max_output_chars for tool in registry)
         if limits and "read_more" not in registry:
             self._read_more = self._read_more or self._output_limiter.read_more_tool()
             registry = registry.register(self._read_more)
+        can_read_more = self._has_read_more(registry)
         known = self.compiled
         compiled = {
-            tool.name: same if (same := known.get(tool.name)) is not None and same.tool is tool else self._compile(tool)
+            tool.name: same
+            if (same := known.get(tool.name)) is not None
+            and (same.tool is tool and same.can_read_more == can_read_more)
+            else self._compile(tool, can_read_more=can_read_more)
             for tool in registry
         }
         if clashing := [name for name in self.host_tools.declared if name in registry]:
             raise ConfigError(f"declared names {clashing[0]!r}, which is in the pool: give the tool itself its flags.")
+        return registry, compiled
+
+    def _has_read_more(self, registry: ToolRegistry) -> bool:
+        """Whether the rest of an output can be read there; a tool of the developer's own with that name is another."""
+        return any(tool is self._read_more for tool in registry)
+
+    def _use_registry(
+        self,
+        registry: ToolRegistry,
+        compiled: dict[str, CompiledTool],
+        problems: Sequence[PolicyProblem] | None = None,
+    ) -> None:
         self.registry, self.compiled = registry, compiled
+        if (can_read_more := self._has_read_more(registry)) != self._can_read_more:
+            self._can_read_more = can_read_more
+            self.host_tools.forget()
         self._update_diagnostics(problems)
         for listener in tuple(self._listeners.values()):
             try:

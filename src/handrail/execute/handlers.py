@@ -191,7 +191,9 @@ class HandlerRunner:
         problem = None
         try:
             limited, chars = self._output_limiter.limit(
-                value, max_chars=compiled.max_output_chars, session_id=session_id
+                value,
+                max_chars=compiled.max_output_chars,
+                session_id=session_id if compiled.can_read_more else None,
             )
         except Exception:  # noqa: BLE001  # the value may have code of its own
             if (found := find_media_result(output)) is not None:
@@ -213,13 +215,23 @@ class HandlerRunner:
                 return Outcome(result=result, happened="yes", is_healthy=True, chars=chars)
         return _outcome_of_unusable(compiled, problem)
 
-    async def collect_outcome(self, compiled: CompiledTool, output: Any, session_id: str) -> Outcome:
-        """The outcome of a handler that returned iterators or awaitables, which are collected first."""
+    def collect_at_once(self, compiled: CompiledTool, output: Any, session_id: str) -> tuple[Outcome | None, Any]:
+        """The outcome of a handler that returned this, with its iterators as lists; None if something in the output,
+        which is returned with it, has to be awaited."""
         try:
             output, is_complete = collect_iterators(output, max_items=compiled.max_output_chars)
-            if not is_complete:
-                collecting = collect_output(output, max_items=compiled.max_output_chars)
-                output = await TimeBudget(compiled.timeout).run(collecting)
+        except BaseException as error:  # noqa: BLE001  # the catch-all, as in `_run_once`
+            return outcome_of_error(compiled, error, has_begun=True), None
+        return (self.outcome_of_output(compiled, output, session_id) if is_complete else None), output
+
+    async def collect_outcome(self, compiled: CompiledTool, output: Any, session_id: str) -> Outcome:
+        """The outcome of a handler that returned iterators or awaitables, which are collected first."""
+        outcome, output = self.collect_at_once(compiled, output, session_id)
+        if outcome is not None:
+            return outcome
+        try:
+            collecting = collect_output(output, max_items=compiled.max_output_chars)
+            output = await TimeBudget(compiled.timeout).run(collecting)
         except TimeoutError:
             return _outcome_of_stop(compiled, True, has_begun=True)
         except BaseException as error:  # noqa: BLE001  # the catch-all, as in `_run_once`

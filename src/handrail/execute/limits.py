@@ -153,7 +153,8 @@ class RetryPolicy(Struct, frozen=True, kw_only=True):
 
     def delay_after(self, attempt: int) -> float:
         """How long to wait at most after this attempt."""
-        return min(self.initial_delay * 2 ** (attempt - 1), self.max_delay)
+        doublings = min(attempt - 1, 1_000)  # More are no float, and longer than any `max_delay`.
+        return min(self.initial_delay * 2.0**doublings, self.max_delay)
 
 
 _MINIMUM: Final = {

@@ -33,12 +33,11 @@ class OutputLimiter:
         """The session and the text of each handle, the oldest first."""
         self._handles: dict[str, set[str]] = {}
         """The handles of each session; no session is empty."""
-        self.has_read_more = False
-        """Whether the model has the `read_more` tool."""
 
-    def limit(self, output: Any, *, max_chars: int, session_id: str) -> tuple[Any, int]:
+    def limit(self, output: Any, *, max_chars: int, session_id: str | None) -> tuple[Any, int]:
         """The output, or its beginning with a notice, and how many characters that is as text.
 
+        Without a session, the model has no `read_more`, and the rest is not kept.
         Raises `ValueError` for what cannot be written as JSON.
         """
         text = output if type(output) is str else compact_json(output)
@@ -46,7 +45,7 @@ class OutputLimiter:
             return output, len(text)
         beginning = text[: find_cut(text, max_chars)]
         notice = f"[Cut: {len(beginning):,} of {len(text):,} characters are shown."
-        if self.has_read_more:
+        if session_id is not None:
             handle = self._keep(text, session_id)
             notice += f" Call read_more with handle={handle!r} and offset={len(beginning)} for the rest."
         limited = f"{beginning}\n{notice}]"
@@ -73,7 +72,6 @@ class OutputLimiter:
 
     def read_more_tool(self) -> Tool[..., Any]:
         """The tool that reads the rest of an output that was cut."""
-        self.has_read_more = True
 
         @tool(read_only=True, concurrency_safe=True, inline=True, max_output_chars=MAX_PAGE_CHARS + 500)
         def read_more(handle: str, context: ToolContext, offset: int = 0, limit: int = MAX_PAGE_CHARS) -> str:

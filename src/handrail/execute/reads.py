@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable, Coroutine
-from contextvars import copy_context
+from contextvars import Context, copy_context
 from time import perf_counter
 from typing import Any, Final, Generic, TypeVar
 from uuid import uuid4
@@ -15,7 +15,7 @@ from handrail.authorize.effect_keys import compute_key, write_arguments
 from handrail.core import failure_results
 from handrail.core.context import ToolContext
 from handrail.core.events import CallFinished
-from handrail.core.handler_result_checks import is_plain
+from handrail.core.handler_result_checks import collect_output, is_plain
 from handrail.core.log import log
 from handrail.core.text import canonical_json, is_same_json
 from handrail.core.time_budget import TimeBudget
@@ -110,7 +110,12 @@ class ReadRunner:
         tool = compiled.tool
         try:
             value = tool.parse(call.arguments_json)
-            if not compiled.is_fast or not self._has_fast_path or (self._asked and ref in self._asked):
+            if (
+                not compiled.is_fast
+                or not self._has_fast_path
+                or (self._asked and ref in self._asked)
+                or call.ask_operator
+            ):
                 scope = None
             elif CURRENT_SCOPE.get() is None and session_id not in scheduler.sessions:
                 scope = CallScope(scheduler, ref, None, None)  # Most calls are not made by another one.
@@ -135,7 +140,7 @@ class ReadRunner:
                     scope.has_waited = True
                     running = RunningCall(call, tool, inner, call.arguments_json, ref, has_begun=True)
                     rest = resume_coroutine(steps, step, running, variables)
-                    return self._wait_for_rest(compiled, running, rest, scope, context, started)
+                    return self._wait_for_rest(compiled, running, rest, scope, variables, context, started)
                 self._first_steps.append(steps)
                 output, scope.output, scope.is_over = scope.output, None, True
                 if type(output) is str and len(output) <= compiled.max_output_chars:
@@ -143,8 +148,12 @@ class ReadRunner:
                 elif is_plain(output):
                     outcome = self._handlers.outcome_of_output(compiled, output, session_id)
                 else:
-                    waiting = self._handlers.collect_outcome(compiled, output, session_id)
-                    return self._wait_for_outcome(waiting, compiled, call, context, ref, started)
+                    outcome, output = self._handlers.collect_at_once(compiled, output, session_id)
+                    if outcome is None:
+                        scope.is_over = False
+                        running = RunningCall(call, tool, inner, call.arguments_json, ref, has_begun=True)
+                        rest = _collect_rest(compiled, running, output, variables)
+                        return self._wait_for_rest(compiled, running, rest, scope, variables, context, started)
         except BaseException as error:  # noqa: BLE001  # it is raised again, if it must be
             return self._end_with_error(error, compiled, call, context, ref, started)
         if type(outcome) is not str:
@@ -191,26 +200,33 @@ class ReadRunner:
         running: RunningCall,
         rest: Any,
         scope: CallScope,
+        variables: Context,
         context: ToolContext[Any],
         started: float,
     ) -> ToolResult:
-        """Wait for a handler that has begun, under its timeout, as one of the running calls; then end the call."""
-        call, ref, output = running.call, scope.ref, None
+        """Wait for a handler that has begun, and for what it returns that has to be awaited, under its timeout, as one
+        of the running calls; then end the call."""
+        call, ref, handlers = running.call, scope.ref, self._handlers
         try:
             queue = self._scheduler.enter_running(ref[0], compiled.concurrency, scope.parent)
             self._running.add(running)
             try:
-                output = await running.wait(rest, compiled.timeout, self._handlers.deadlines)
+                output = await running.wait(rest, compiled.timeout, handlers.deadlines)
+                if type(output) is str and len(output) <= compiled.max_output_chars:
+                    outcome = output
+                else:
+                    outcome, output = handlers.collect_at_once(compiled, output, ref[0])
+                    if outcome is None:
+                        left = max(compiled.timeout - (perf_counter() - started), 0.001)
+                        rest = _collect_rest(compiled, running, output, variables)
+                        output = await running.wait(rest, left, handlers.deadlines)
+                        outcome = handlers.outcome_of_output(compiled, output, ref[0])
             except BaseException as error:  # noqa: BLE001  # as in HandlerRunner
                 outcome = outcome_of_error(compiled, error, has_begun=True)
-            else:
-                outcome = output if type(output) is str and len(output) <= compiled.max_output_chars else None
             finally:
                 queue.leave()
                 self._leave(ref, running)
                 scope.is_over = True
-            if outcome is None:
-                outcome = await self._handlers.collect_outcome(compiled, output, ref[0])
         except BaseException as error:  # noqa: BLE001  # it is raised again, if it must be
             return self._end_with_error(error, compiled, call, context, ref, started)
         return self._end(outcome, compiled.decision, call, context, ref, started, call)
@@ -253,7 +269,7 @@ class ReadRunner:
             read = (sent, result, context.tenant_id, context.customer_id, context.agent_id)
             self._remembered.put(ref, read, size + len(sent.arguments_json))
         if self._events.has_listeners:
-            self._events.emit_finished(call, context, result)
+            self._events.emit_finished(call, context, result, accepted=sent)
         if self._unresolved and (running := self._unresolved.pop(ref, None)) is not None:
             running.resolve(result)
         return result
@@ -297,6 +313,8 @@ class ReadRunner:
             return refusal.result.approval
         except (ToolError, TimeoutError):
             return None
+        except Exception:
+            log.exception("it cannot be asked about %s: its arguments cannot be read", tool.name)
         return None
 
     async def _run_full(
@@ -364,7 +382,7 @@ class ReadRunner:
                 break  # Otherwise another call was faster: ask again.
         actual = authorization.call
         if self._events.has_listeners:
-            self._events.emit(build_started(actual, context, authorization.decision))
+            self._events.emit(build_started(actual, context, authorization.decision, accepted=call))
         inner = self._handlers.build_context(actual, context) if tool.takes_context else context
         outcome = await self._handlers.run(compiled, running, authorization.value, inner)
         admission.report(outcome.is_healthy)
@@ -465,6 +483,11 @@ class ReadRunner:
         ref = _cache_key(compiled, call, value, context)
         cached = (time.monotonic() + compiled.tool.cache_for, result, compiled.policy.tool)
         self._cache.put(ref, cached, len(ref[1]) + _estimate_bytes(outcome))
+
+
+def _collect_rest(compiled: CompiledTool, running: RunningCall, output: Any, variables: Context) -> Any:
+    """What to await for the rest of an output, which is code of the handler, too, and runs with its variables."""
+    return resume_coroutine(collect_output(output, max_items=compiled.max_output_chars), None, running, variables)
 
 
 def _get_caller(context: ToolContext[Any]) -> list[str | None]:

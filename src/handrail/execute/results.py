@@ -29,14 +29,19 @@ class CallResults:
         result: ToolResult,
         started: float,
         decision: Decision | None = None,
+        *,
+        accepted: ToolCall | None = None,
     ) -> ToolResult:
-        """Finish a result, and report it; one that was recorded before is reported as ignored."""
+        """Finish a result, and report it; one that was recorded before is reported as ignored.
+
+        `accepted` is the call before its approver changed its arguments.
+        """
         result = finish_result(result, call, started, decision)
         if self._events.has_listeners:
             if result.origin == "replayed":
-                self._events.emit_ignored(call, context, "already_executed")
+                self._events.emit_ignored(accepted or call, context, "already_executed")
             else:
-                self._events.emit_finished(call, context, result)
+                self._events.emit_finished(call, context, result, accepted=accepted)
         return result
 
     def end_call(
@@ -52,7 +57,7 @@ class CallResults:
         if running.is_silent:
             result = structs.replace(result, silent=True)
         try:
-            result = self.report(call, running.context, result, started, decision)
+            result = self.report(call, running.context, result, started, decision, accepted=running.call)
         finally:
             self._running.remove(running.ref)
         running.resolve(result)

@@ -55,7 +55,7 @@ class CallCounter:
         session = self.sessions.get(event.session_id)
         if session is None:
             session = self.sessions[event.session_id] = _Session()
-        call = event.call
+        call = _find_accepted(event)
         previous = session.calls.get(id(call))
         was_active = previous is not None and previous[1]
         session.calls[id(call)] = (call, active or was_active)  # The reference keeps the id of the object unique.
@@ -64,10 +64,16 @@ class CallCounter:
 
     def _remove(self, event: CallFinished | CallIgnored) -> None:
         session = self.sessions.get(event.session_id)
-        found = None if session is None else session.calls.pop(id(event.call), None)
+        found = None if session is None else session.calls.pop(id(_find_accepted(event)), None)
         if session is None or found is None:
             return
         if found[1]:
             session.active -= 1
         if not session.calls:
             del self.sessions[event.session_id]
+
+
+def _find_accepted(event: CallAccepted | CallStarted | CallFinished | CallIgnored) -> ToolCall:
+    """The call as it was accepted: with other arguments it is another object."""
+    accepted = event.accepted if isinstance(event, CallStarted | CallFinished) else None
+    return event.call if accepted is None else accepted

@@ -117,7 +117,7 @@ def _read_retry_after(headers: Mapping[str, str]) -> float | None:
             pass
         try:
             return _limit_wait(parsedate_to_datetime(value).timestamp() - time())
-        except (TypeError, ValueError):
+        except (OverflowError, TypeError, ValueError):
             pass
     return None
 

@@ -26,7 +26,7 @@ from handrail.providers.messages import Native
 from handrail.providers.provider import FinishReason, ModelRequest, ModelResponse, Prices, StreamEvent, TextDelta, Usage
 from handrail.providers.response_schema import ResponseSchema
 
-_PARSE_ERRORS: Final = (AttributeError, LookupError, RecursionError, TypeError, ValueError)
+_PARSE_ERRORS: Final = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 """What parsing raises, here or in an SDK, when a response does not have the structure that its API documents."""
 
 
@@ -282,8 +282,12 @@ def _choose_finish_reason(finish_reason: FinishReason, calls: Sequence[ToolCall]
 
 
 def read_token_count(value: Any) -> int:
-    """Read a number of tokens; 0 if a server leaves it out or sends null."""
-    return value if isinstance(value, int) and value > 0 else 0
+    """Read a number of tokens; 0 if a server leaves it out, or sends null or what no response can have used."""
+    return value if isinstance(value, int) and 0 < value < _MAX_TOKENS else 0
+
+
+_MAX_TOKENS: Final = 10**12
+"""From here on, a count would not fit into a price, a metric or a column."""
 
 
 class DefinitionsCache:
