@@ -139,8 +139,8 @@ class GuidedTurn:
             await self._end_without_reply()
             return
         if self._guide.retrievers:
-            self._retrieval = asyncio.create_task(retrieve(self._guide.retrievers, state.context))
-        inputs = await read_inputs(self._guide, state.context, self._variables)
+            self._retrieval = asyncio.create_task(retrieve(self._guide.retrievers, state))
+        inputs = await read_inputs(self._guide, state, self._variables)
         self._guidelines.match_in_code(inputs.matched)
         if has_spoken or not self._calls:  # After an approval alone, reply first; the reply may match more guidelines.
             await self._plan_and_run_or_reply(inputs)
@@ -326,7 +326,7 @@ class GuidedTurn:
             assert guideline.on_match is not None
             self._notified.add(guideline.id)
             try:
-                await call_function(guideline.on_match, self._state.context)
+                await call_function(self._state.executor, guideline.on_match, self._state.context)
             except Exception as error:  # the developer's code; the turn continues
                 log.error("on_match of the guideline %s failed", guideline.id, exc_info=error)
 
@@ -350,7 +350,7 @@ class GuidedTurn:
         if guide.has_adapters:
             waiting = [pending_call.call for pending_call in state.conversation.pending]
             plan, adapted = await adapt_verdicts(
-                plan, guide, state.context, candidates=self._guidelines.candidates, pending=waiting
+                plan, guide, state.context, state.executor, candidates=self._guidelines.candidates, pending=waiting
             )
         confirmed: list[ToolCall] = []
         used: set[int] = set()
