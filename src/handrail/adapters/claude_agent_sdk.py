@@ -195,11 +195,12 @@ class _Guard:
                 self._executor,
                 call.id,
                 session_id=context.session_id,
+                tenant_id=context.tenant_id,
                 by=self._by,
                 who=self._who or context.customer_id or "",
                 is_approved=denial is None,
                 reason=denial.message if denial else "",
-                arguments=None if changed == arguments else changed,
+                arguments=changed,
             )
         except ApprovalError as error:
             log.warning("the decision about %s was not recorded: %s", call.name, error)
