@@ -236,7 +236,7 @@ class GuidedTurn:
 
     async def _is_decided(self, pending: PendingCall) -> bool:
         """Whether the approval of a pending call was decided or has expired."""
-        state = await find_approval_state(self._state.executor.approvals, pending)
+        state = await self._state.wait_for_store(find_approval_state(self._state.executor.approvals, pending))
         if state is None:  # Expired: a message is planned first; without one, the call is asked about again.
             return not _is_reply_needed(self._state)
         return state != "pending"
@@ -465,14 +465,18 @@ class GuidedTurn:
             return None
         if decision.action == "run":
             with suppress(ApprovalError):  # Expired, or decided elsewhere: then the executor asks again, or refuses.
-                await approvals.approve(token, by="customer", who=who, reason="agreed in words")
+                await self._state.wait_for_store(
+                    approvals.approve(token, by="customer", who=who, reason="agreed in words")
+                )
             self._record_earlier(call, reason=decision.reason, confirmation="yes")
             return call
         if decision.action == "deny":
             self._mark_done(call)
             with suppress(ApprovalError):
-                await approvals.deny(token, by="customer", who=who, reason="said no in words")
-        await approvals.withdraw(token)
+                await self._state.wait_for_store(
+                    approvals.deny(token, by="customer", who=who, reason="said no in words")
+                )
+        await self._state.wait_for_store(approvals.withdraw(token))
         self._withdrawn.append(format_pending(pending, self._guide.tools, self._select_locale()))
         conversation = self._state.conversation
         rest = tuple(pending_call for pending_call in conversation.pending if pending_call.call.id != call.id)
