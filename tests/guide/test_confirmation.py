@@ -347,6 +347,16 @@ async def test_a_plain_yes_confirms_a_call_with_a_truth_value() -> None:
     assert subscribed == [True]
 
 
+async def test_a_text_with_the_mark_of_a_secret_in_it_is_read_back_whole() -> None:
+    name = "Mallory ********** Sophie"
+    judge = scripted([plan(["g1"], needs("transfer_money", {"recipient_name": name, "amount": 500}))], ["Shall I?"])
+    agent = agent_with(judge)
+    await agent.create_guideline("Customer wants to transfer money", tools=[transfer_money])
+    asked = await open_session(agent).send(f"Transfer 500 to {name}")
+
+    assert f"recipient name: {name}" in asked.text
+
+
 async def test_a_pending_call_continues_plain_where_words_confirm_nothing(tmp_path: Path) -> None:
     store = FileSessionStore(tmp_path)
     await prepared(sessions=store, allow_memory_ledger=True)
