@@ -1,6 +1,7 @@
 """A FastMCP server whose tools run under an executor."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -14,7 +15,7 @@ from fastmcp.exceptions import ToolError
 from fastmcp.server.middleware import Middleware
 from fastmcp.server.middleware.error_handling import RetryMiddleware
 
-from handrail import Executor, Policy, Rule, ToolContext, ToolFlags
+from handrail import Executor, Policy, Rule, ToolCall, ToolContext, ToolFlags
 from handrail.adapters.fastmcp import HandrailMiddleware
 from tests.adapters.faults import FAULTS, expected, play_fault
 
@@ -443,3 +444,25 @@ async def test_a_retry_of_a_mounted_server_is_refused() -> None:
             await client.call_tool("pay", PAY)
 
     assert desk.paid == []
+
+
+async def test_the_answer_of_a_client_is_about_no_call_of_another_tenant() -> None:
+    desk = Desk(customer_answers=True)
+    call_ids: list[str | None] = []
+
+    async def elicit(message: str, *_: Any) -> Any:
+        if call_ids:
+            return ElicitResult(action="decline", content={})
+        (own,) = await desk.executor.approvals.pending(session_id="s-1")
+        call_ids.append(own.call_id)
+        await desk.executor.approvals.withdraw(own.token)
+        other = ToolContext(session_id="s-1", tenant_id="acme", customer_id="c-1", turn=1)
+        sent = ToolCall(id=own.call_id or "", name="pay", arguments_json=json.dumps({**PAY, "amount": 9_000}))
+        await desk.executor.guard(sent, other, lambda _: None)
+        return ElicitResult(action="accept", content={})
+
+    async with desk.connect(elicitation_handler=elicit) as client:
+        await client.call_tool("pay", PAY, raise_on_error=False)
+
+    (waiting,) = await desk.executor.approvals.pending(tenant_id="acme")
+    assert [waiting.call_id] == call_ids

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
+from msgspec import structs
 from pydantic import Base64Bytes, BaseModel, Field, SecretStr
 from pydantic_ai import (
     Agent,
@@ -26,7 +27,7 @@ from pydantic_ai import (
 from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse, TextPart, ToolCallPart
 from pydantic_ai.models.function import AgentInfo, DeltaToolCall, FunctionModel
 
-from handrail import ConfigError, Executor, Policy, Rule, ToolContext, ToolFlags
+from handrail import ConfigError, Executor, Policy, Rule, ToolCall, ToolContext, ToolFlags
 from handrail.adapters import pydantic_ai as adapter
 from handrail.adapters.pydantic_ai import HandrailToolset, guard_agent, record_decisions
 from handrail.cli.main import main
@@ -630,6 +631,23 @@ async def test_a_decision_about_one_call_approves_nothing_else_that_waits() -> N
 
     assert results.approvals == {"c1": True}
     assert [approval.call_id for approval in await desk.executor.approvals.pending(session_id="s-1")] == ["c2"]
+
+
+async def test_a_decision_in_one_tenants_session_is_none_about_another_tenants_with_the_same_id() -> None:
+    desk = Desk()
+    call = ToolCall(id="c1", name="pay", arguments_json='{"invoice_id": "R-7", "amount": 100}')
+
+    async def proceed(arguments: Any) -> None: ...
+
+    for tenant_id in ("acme", "zenith"):
+        await desk.executor.guard(call, structs.replace(CONTEXT, tenant_id=tenant_id), proceed)
+    results = DeferredToolResults(approvals={"c1": True})
+    with pytest.raises(ConfigError, match="tenant_id is needed"):
+        await record_decisions(desk.executor, results, session_id="s-1", by="customer", who="c-1")
+    await record_decisions(desk.executor, results, session_id="s-1", tenant_id="zenith", by="customer", who="c-1")
+
+    waiting = await desk.executor.approvals.pending(session_id="s-1")
+    assert [question.tenant_id for question in waiting] == ["acme"]
 
 
 async def test_two_copies_of_one_state_that_are_both_woken_pay_once() -> None:

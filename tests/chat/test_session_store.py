@@ -18,8 +18,10 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from handrail import ConfigError, Executor, Failure, MediaPart, Policy, Rule, ToolCall, ToolResult, tool
+from handrail.authorize import MemoryApprovals
 from handrail.chat import ChatSession, Conversation, FileSessionStore
 from handrail.chat.conversation import decode_conversation
+from handrail.core import Approval
 from handrail.errors import StoreError
 from handrail.providers import AssistantMessage, ModelResponse, Native, ToolMessage, UserMessage
 from handrail.store import open_store
@@ -31,6 +33,7 @@ from tests.guide.kit import agent_with, scripted
 from tests.postgres import DATABASES, new_database
 from tests.postgres import postgres as postgres  # a fixture
 from tests.statements import counted
+from tests.warped import warped
 
 FORMS = ["file", *DATABASES]
 
@@ -277,6 +280,66 @@ async def test_a_message_that_is_sent_while_a_conversation_is_saved_is_answered(
 
     assert len(session.conversation.messages) == 3
     assert await kept.load("s-1") == session.conversation
+
+
+class HungStore(FileSessionStore):
+    """Files that cannot be written for a while."""
+
+    is_hung = True
+
+    async def save(self, conversation: Conversation, *, previous: Conversation | None = None) -> None:
+        if self.is_hung:
+            await asyncio.Event().wait()
+        await super().save(conversation, previous=previous)
+
+
+@warped
+async def test_a_place_that_hangs_ends_the_turn_which_can_be_resumed() -> None:
+    with TemporaryDirectory() as directory:
+        kept = HungStore(Path(directory))
+        session = chat(["Hello."], sessions=kept)
+        with pytest.raises(StoreError, match="was not saved within 30 seconds"):
+            await session.send("Hi.")
+        kept.is_hung = False
+
+        assert (await session.resume()).text == "Hello."
+        assert await kept.load("s-1") == session.conversation
+
+
+@warped
+async def test_a_caller_who_leaves_is_not_held_by_a_place_that_hangs() -> None:
+    session = chat(["Hello."], sessions=HungStore("unused"))
+    sending = asyncio.create_task(session.send("Hi."))
+    await asyncio.sleep(1)
+    sending.cancel()
+    done, _ = await asyncio.wait([sending], timeout=60)
+
+    assert done == {sending}
+    assert not session.is_busy
+
+
+@warped
+async def test_approvals_that_hang_end_the_turn_which_can_be_resumed() -> None:
+    class Hung(MemoryApprovals):
+        is_immediate = False
+        is_hung = True
+
+        async def get(self, token: str) -> Approval | None:
+            if self.is_hung:
+                await asyncio.Event().wait()
+            return await super().get(token)
+
+    approvals, bank = Hung(), Bank()
+    session = chat([PAY_5, "Paid."], bank, executor=Executor([pay], approvals=approvals))
+    with pytest.raises(StoreError, match="approvals did not answer within 30 seconds"):
+        async with asyncio.timeout(60):
+            await session.send("Pay 5.")
+    approvals.is_hung = False
+    asked = await session.resume()
+
+    assert asked.stop_reason == "approval_required"
+    assert (await yes(session, asked)).text == "Paid."
+    assert bank.paid == [5]
 
 
 async def test_a_place_that_fails_stops_the_turn_before_anything_is_done() -> None:

@@ -153,6 +153,11 @@ def test_the_words_of_the_action_are_no_refusal_but_a_refusal_is() -> None:
     assert read_answer("No, do not cancel it", shown=shown, action="cancel_order") == "no"
 
 
+@pytest.mark.parametrize(("text", "word"), [("Yes.", "yes"), ("Oui.", "oui"), ("Sí.", "sí"), ("是", "是")])
+def test_a_yes_is_one_also_if_the_read_back_has_the_word(text: str, word: str) -> None:
+    assert read_answer(text, shown=f"subscribe (newsletter: {word})") == "yes"
+
+
 def test_words_of_what_was_shown_do_not_hide_a_refusal() -> None:
     assert read_answer("no", shown="note: no onions, don't ring") == "no"
 

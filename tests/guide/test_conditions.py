@@ -1,11 +1,13 @@
 """Conditions in code, priorities, retrievers and descriptions; and rules of relationships that build on each other."""
 
 import logging
+import threading
 from typing import Annotated, Any
 
 import pytest
 
 from handrail import Agent, ConfigError, Guideline, Policy, Rule, ToolContext, tool
+from handrail.authorize import blocking
 from handrail.guide import GuidelineMatch, ParameterOptions, Plan, ScriptedJudge
 from handrail.guide.judges.provider import render_reply_request
 from tests.guide.kit import SEND_500, Bank, agent_with, get_balance, needs, open_session, plan, scripted, transfer_money
@@ -171,3 +173,24 @@ async def test_a_verdict_about_a_tool_that_was_not_shown_runs_nothing() -> None:
     assert ("transfer_money", "cannot_run", "it is not a candidate") in [
         (evaluation.tool, evaluation.state, evaluation.reason) for evaluation in result.insights.evaluations
     ]
+
+
+async def test_a_function_that_is_marked_as_blocking_runs_in_a_thread_while_the_turn_plans() -> None:
+    planned, waited = threading.Event(), list[bool]()
+
+    class Judge(ScriptedJudge):
+        async def plan(self, request: Any) -> Plan:
+            planned.set()
+            return await super().plan(request)
+
+    agent = agent_with(Judge([plan([])], ["We close at six."]))
+    await agent.create_guideline("Customer asks")
+
+    @agent.retriever
+    @blocking
+    def opening_hours(context: ToolContext[Bank]) -> str:
+        waited.append(planned.wait(5))
+        return "9 to 18"
+
+    await open_session(agent).send("When do you close?")
+    assert waited == [True]

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
+from msgspec import structs
 
 from handrail import Control, Executor, Guideline, Policy, Rule, ToolContext, ToolResult, tool
 from handrail.chat import ChatSession, FileSessionStore
@@ -323,6 +324,37 @@ async def test_no_value_changes_how_the_rest_of_a_read_back_is_shown(hidden: str
 
     assert hidden not in asked.text
     assert '"Sophie\\u' in asked.text
+
+
+async def test_a_plain_yes_confirms_a_call_with_a_truth_value() -> None:
+    subscribed: list[bool] = []
+
+    @tool
+    async def subscribe(newsletter: bool) -> str:
+        """Subscribe."""
+        subscribed.append(newsletter)
+        return "done"
+
+    wanted = ToolVerdict("subscribe", "needs_to_run", {"newsletter": True}, {"newsletter": "to the newsletter"})
+    plans = [plan(["g1"], wanted), plan(["g1"], structs.replace(wanted, confirmation="yes"))]
+    agent = agent_with(scripted(plans, ["Shall I?", "Thank you."]), [subscribe])
+    await agent.create_guideline("Customer wants to subscribe", tools=[subscribe])
+    session = open_session(agent)
+    asked = await session.send("Subscribe me to the newsletter")
+    await session.send("Yes.")
+
+    assert "newsletter: yes" in asked.text
+    assert subscribed == [True]
+
+
+async def test_a_text_with_the_mark_of_a_secret_in_it_is_read_back_whole() -> None:
+    name = "Mallory ********** Sophie"
+    judge = scripted([plan(["g1"], needs("transfer_money", {"recipient_name": name, "amount": 500}))], ["Shall I?"])
+    agent = agent_with(judge)
+    await agent.create_guideline("Customer wants to transfer money", tools=[transfer_money])
+    asked = await open_session(agent).send(f"Transfer 500 to {name}")
+
+    assert f"recipient name: {name}" in asked.text
 
 
 async def test_a_pending_call_continues_plain_where_words_confirm_nothing(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 import pytest
 from pydantic import BaseModel, PlainSerializer, SecretStr, model_validator
 
-from handrail import Policy, Rule, ToolCall, ToolError, tool
+from handrail import Executor, Policy, Rule, ToolCall, ToolError, tool
 from handrail.chat import PendingCall
 from handrail.core import Approval
 from handrail.errors import InvalidArgumentsError
@@ -255,7 +255,7 @@ async def test_what_the_customer_said_is_adapted_unless_it_is_a_call_that_waits_
 
     guide: Any = SimpleNamespace(tools={"wire": compile_tool(wire), "other": compile_tool(list_offers)})
     judged = Plan((), (ToolVerdict("wire", "needs_to_run", {"amount": "ten"}, {}),))
-    adapted, said = await adapt_verdicts(judged, guide, at(), candidates=["wire"], pending=pending)
+    adapted, said = await adapt_verdicts(judged, guide, at(), Executor([]), candidates=["wire"], pending=pending)
 
     assert adapted.verdicts[0].arguments == {"amount": 10 if is_adapted else "ten"}
     assert {place: dict(one.said) for place, one in said.items()} == ({0: {"amount": "ten"}} if is_adapted else {})

@@ -213,6 +213,32 @@ def test_the_numbers_of_a_tools_own_read_back_have_to_be_said_too() -> None:
     assert described.values == ("pay", "50")
 
 
+@pytest.mark.parametrize(
+    ("spoken", "state"),
+    [
+        ("Order a lamp, yes or no?", "no"),
+        ("Order: item: lamp, express delivery: no. Yes or no?", "no"),
+        ("Order: item: lamp, express delivery: yes. Please answer yes or no.", "yes"),
+    ],
+)
+def test_a_truth_value_is_spoken_with_its_name(spoken: str, state: str) -> None:
+    arguments = {"item": "lamp", "express_delivery": True}
+    described = describe_call(ToolBuilder().build_tools(acme()), "order", arguments, Texts())
+    call = Call()
+    call.want(text=described.text, values=described.values)
+    call.speak(spoken)
+    call.hear("Yes.")
+
+    assert call.state() == state
+
+
+def test_a_truth_value_is_read_in_the_language_of_the_tenant() -> None:
+    built = ToolBuilder().build_tools(acme())
+    read = [describe_call(built, "buy", {"gift": gift}, Texts("fr")).text for gift in (True, False)]
+
+    assert [text.rpartition(" ")[2] for text in read] == ["oui", "non"]
+
+
 def test_a_long_read_back_is_read_to_its_end() -> None:
     @tool
     async def pay(note: str, amount: int) -> str:

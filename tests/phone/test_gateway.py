@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import threading
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from handrail import Rule, ToolContext, tool
 from handrail.core import CallFinished, Event, LogEvent
 from handrail.errors import ConfigError
 from handrail.phone import IncomingCall, PhoneCallEnded, PhoneGateway, replay
-from handrail.tenants import TenantConfig, TenantDirectory, TenantTrust, ToolBuilder
+from handrail.tenants import NoTool, TenantConfig, TenantDirectory, TenantTrust, ToolBuilder
 from handrail.testing.phone import CallReport, PhoneSimulator, run_warped
 from tests.phone.calls import play
 from tests.tenants.samples import acme, refer
@@ -70,9 +71,11 @@ def to_other(**changes: Any) -> dict[str, Any]:
     return {"call": {"to": "+33200000000"}, "model": [{"say": "Hi."}], "caller": [{"sleep": 20}], **changes}
 
 
-@pytest.mark.parametrize("per_tenant", [True, False])
-def test_more_calls_than_there_is_room_for_are_busy(per_tenant: bool) -> None:
-    cfg = TenantConfig.model_validate({**OTHER.model_dump(), "limits": {"max_calls": 2}}) if per_tenant else OTHER
+@pytest.mark.parametrize(
+    ("limit", "options"), [(2, {}), (100, {"max_calls": 2}), (1_000_000, {"max_calls_per_tenant": 2})]
+)
+def test_more_calls_than_there_is_room_for_are_busy(limit: int, options: dict[str, Any]) -> None:
+    cfg = TenantConfig.model_validate({**OTHER.model_dump(), "limits": {"max_calls": limit}})
 
     async def main(simulator: PhoneSimulator, gateway: PhoneGateway, heard: list[Event]) -> list[CallReport]:
         calls = [await simulator.ring(to_other(), gateway.handle_webhook) for _ in range(4)]
@@ -82,7 +85,7 @@ def test_more_calls_than_there_is_room_for_are_busy(per_tenant: bool) -> None:
         again = await simulator.play(to_other(), gateway.handle_webhook)
         return [*reports, again]
 
-    reports = in_gateway(main, tenants=[cfg], **({} if per_tenant else {"max_calls": 2}))
+    reports = in_gateway(main, tenants=[cfg], **options)
 
     first = [
         [(request.verb, (request.body or {}).get("status_code")) for request in report.http][:1] for report in reports
@@ -274,6 +277,49 @@ def test_a_tenant_that_is_wrong_is_named_and_the_calls_of_the_others_are_taken()
     assert list(problems) == ["acme-corp"]
     assert "features.calender" in problems["acme-corp"]
     report.check()
+
+
+def test_a_directory_of_tenants_that_hangs_turns_the_call_away_and_costs_no_other() -> None:
+    class Directory(TenantDirectory):
+        is_down = True
+
+        async def find(self, number: str) -> TenantConfig | None:
+            if self.is_down:
+                await asyncio.Event().wait()
+            return await super().find(number)
+
+    directory = Directory([OTHER])
+
+    async def main(simulator: PhoneSimulator, gateway: PhoneGateway, heard: list[Event]) -> list[CallReport]:
+        down = await simulator.play(to_other(), gateway.handle_webhook)
+        directory.is_down = False
+        return [down, await simulator.play(to_other(), gateway.handle_webhook)]
+
+    down, again = in_gateway(main, directory=directory)
+    assert [(request.verb, request.body) for request in down.http] == [("reject", {"status_code": 480})]
+    again.check()
+
+
+async def test_tenants_are_checked_beside_what_else_the_event_loop_does() -> None:
+    is_alive, waited = threading.Event(), list[bool]()
+
+    def build(cfg: TenantConfig) -> NoTool:
+        waited.append(is_alive.wait(5))
+        return NoTool("never")
+
+    builder = ToolBuilder()
+    builder.register(build)
+    client = AsyncOpenAI(api_key="sk-test", webhook_secret="whsec_test")
+    gateway = PhoneGateway(client=client, tenants=TenantDirectory([OTHER]), tools=builder)
+    entering = asyncio.create_task(gateway.__aenter__())
+    while not (waited or entering.done()):
+        await asyncio.sleep(0)
+        is_alive.set()
+    await entering
+    await gateway.__aexit__(None, None, None)
+    await client.close()
+
+    assert waited[0]
 
 
 def test_a_recording_holds_everything_but_secrets_and_can_be_played_again(tmp_path: Path) -> None:

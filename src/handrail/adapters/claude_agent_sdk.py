@@ -5,7 +5,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from msgspec import Struct
 
@@ -20,6 +20,7 @@ try:
     from claude_agent_sdk import ClaudeAgentOptions
     from claude_agent_sdk.types import (
         CanUseTool,
+        HookCallback,
         HookMatcher,
         PermissionResult,
         PermissionResultDeny,
@@ -33,6 +34,7 @@ __all__ = ["guard_options"]
 
 _DECISION_TIMEOUT = 3_600.0
 """Seconds that a hook may take: a person may have to decide."""
+_CHANGED = "`{}` was not run: another hook changed its arguments. Nothing was done."
 
 
 def guard_options(
@@ -47,12 +49,17 @@ def guard_options(
 
     What `options.can_use_tool` decides about a call that `by` has to approve is recorded as their decision, also its
     `updated_input`; `who` is the context's customer if not given. Without it, and for a call in doubt, the model is
-    told, and calls again after the approval.
+    told, and calls again after the approval. A call whose arguments another `PreToolUse` hook of the options changes is
+    denied: Claude Code takes those of any hook.
     """
     guard = _Guard(executor, context, options.can_use_tool, by, who)
     before = HookMatcher(hooks=[guard.before], timeout=_DECISION_TIMEOUT, on_failure="block")
     after = HookMatcher(hooks=[guard.after])
     hooks: dict[Any, list[HookMatcher]] = dict(options.hooks or {})
+    hooks["PreToolUse"] = [
+        replace(matcher, hooks=[guard.refuse_changes(hook) for hook in matcher.hooks])
+        for matcher in hooks.get("PreToolUse", [])
+    ]
     for event, matcher in (("PreToolUse", before), ("PostToolUse", after), ("PostToolUseFailure", after)):
         hooks[event] = [*hooks.get(event, []), matcher]
     return replace(options, hooks=hooks, can_use_tool=options.can_use_tool and guard.can_use_tool)
@@ -76,6 +83,24 @@ class _Guard:
         self._who = who
         self._running: dict[str, _Running] = {}
         """The calls that Claude runs now, by its ids."""
+        self._refused: set[str] = set()
+        """Calls whose arguments another hook changed, and that were not running."""
+
+    def refuse_changes(self, hook: HookCallback) -> HookCallback:
+        """A hook of the application that cannot change arguments after they were authorised: it denies the call."""
+
+        async def run(given: Any, tool_use_id: str | None, context: Any) -> Any:
+            output = cast(dict[str, Any], await hook(given, tool_use_id, context))
+            specific = cast(dict[str, Any], (output or {}).get("hookSpecificOutput") or {})
+            if specific.get("updatedInput") is None:
+                return output
+            call_id, text = str(given.get("tool_use_id") or tool_use_id or ""), _CHANGED.format(given["tool_name"])
+            log.error("%s Change arguments in a hook of the executor, where they are authorised.", text)
+            self._refused.add(call_id)
+            await self._settle(call_id, ToolError(text))
+            return _decide(permissionDecision="deny", permissionDecisionReason=text)
+
+        return run
 
     async def before(self, given: Any, tool_use_id: str | None, _: Any) -> Any:
         """Let a call run, with the arguments that were authorised, or deny it with what the model is to know."""
@@ -145,6 +170,8 @@ class _Guard:
         entered, outcome = loop.create_future(), loop.create_future()
 
         async def proceed(arguments: Mapping[str, Any], pauses: int) -> Any:
+            if call.id in self._refused:
+                raise ToolError(_CHANGED.format(call.name))
             entered.set_result(arguments)
             return await outcome
 
@@ -168,11 +195,12 @@ class _Guard:
                 self._executor,
                 call.id,
                 session_id=context.session_id,
+                tenant_id=context.tenant_id,
                 by=self._by,
                 who=self._who or context.customer_id or "",
                 is_approved=denial is None,
                 reason=denial.message if denial else "",
-                arguments=None if changed == arguments else changed,
+                arguments=changed,
             )
         except ApprovalError as error:
             log.warning("the decision about %s was not recorded: %s", call.name, error)
@@ -186,7 +214,15 @@ def _count_turns(transcript: str) -> int:
     """How many messages of the person the transcript has; 0 if it cannot be read."""
     try:
         with Path(transcript).open(encoding="utf-8", errors="replace") as lines:
-            entries = [json.loads(line) for line in lines if '"user"' in line and '"tool_result"' not in line]
+            return sum(_is_message(line) for line in lines if '"user"' in line and '"tool_result"' not in line)
     except (OSError, ValueError):
         return 0
-    return sum(entry.get("type") == "user" and not entry.get("isMeta", False) for entry in entries)
+
+
+def _is_message(line: str) -> bool:
+    """Whether a line of a transcript is a message of the person; one that cannot be read is none."""
+    try:
+        entry: Any = json.loads(line)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(entry, dict) and cast(Any, entry).get("type") == "user" and not cast(Any, entry).get("isMeta")

@@ -158,6 +158,7 @@ class HandrailMiddleware(Middleware):
                 self._executor,
                 call_id,
                 session_id=context.session_id,
+                tenant_id=context.tenant_id,
                 by="customer",
                 who=context.customer_id,
                 is_approved=action == "accept",

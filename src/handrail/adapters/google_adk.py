@@ -94,6 +94,7 @@ async def record_decision(
     asked: types.FunctionCall,
     *,
     session_id: str,
+    tenant_id: str | None = None,
     by: Literal["customer", "operator"],
     who: str,
     confirmed: bool,
@@ -102,15 +103,16 @@ async def record_decision(
 ) -> types.Part:
     """Record a person's decision about a confirmation that ADK asks for, and return the part that answers it.
 
-    `asked` is the function call of the event, `adk_request_confirmation`; `session_id` is that of the Handrail
-    `ToolContext`. Send the part as the next message: `types.Content(role="user", parts=[part])`. `arguments` run
-    instead of the model's.
+    `asked` is the function call of the event, `adk_request_confirmation`; `session_id` and `tenant_id` are those of
+    the Handrail `ToolContext`. Send the part as the next message: `types.Content(role="user", parts=[part])`.
+    `arguments` run instead of the model's.
     """
     original: Any = (asked.args or {}).get("originalFunctionCall") or {}
     await host_calls.record_decision(
         executor,
         str(original.get("id") or ""),
         session_id=session_id,
+        tenant_id=... if tenant_id is None else tenant_id,
         by=by,
         who=who,
         is_approved=confirmed,

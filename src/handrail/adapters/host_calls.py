@@ -2,6 +2,7 @@
 
 import secrets
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from types import EllipsisType
 from typing import Any, Literal, TypeAlias, TypeVar, cast
 
 from msgspec import Struct, structs
@@ -11,7 +12,7 @@ from handrail.core.context import ToolContext
 from handrail.core.log import log
 from handrail.core.values import Approval, ToolCall, ToolResult
 from handrail.define.options import ToolFlags
-from handrail.errors import CallPausedError, ConfigError, ToolError, ToolNotFoundError
+from handrail.errors import ApprovalError, CallPausedError, ConfigError, ToolError, ToolNotFoundError
 from handrail.execute.executor import Executor
 
 HostT = TypeVar("HostT")
@@ -101,23 +102,48 @@ async def record_decision(
     by: Literal["customer", "operator"],
     who: str,
     is_approved: bool,
+    tenant_id: str | EllipsisType | None = ...,
     reason: str = "",
     arguments: Mapping[str, Any] | None = None,
+    shown: Mapping[str, Any] | None = None,
 ) -> Approval | None:
     """Record what a person decided in the host about one call, found by its id among the open questions of a session.
 
-    None if there is no open question about it: the call needs nobody, or was decided about already.
+    None if there is no open question about it: the call needs nobody, or was decided about already. Without a
+    `tenant_id` it may be of any tenant, but not of several: sessions of two may have one id. `shown` are the arguments
+    that the host shows by itself: nobody agrees to others without having seen them.
     """
+    question = await _find_question(executor, call_id, session_id, tenant_id)
+    if question is None:
+        return None
+    if not is_approved:
+        return await executor.approvals.deny(question.token, by=by, who=who, reason=reason)
+    if arguments == question.arguments:
+        arguments = None
+    elif arguments is None and shown is not None and shown != question.arguments:
+        raise ApprovalError(
+            f"{question.tool} would run with other arguments than were shown: show those of "
+            "executor.approvals.pending(…), and pass what was shown as arguments=."
+        )
+    return await executor.approvals.approve(question.token, by=by, who=who, reason=reason, arguments=arguments)
+
+
+async def _find_question(
+    executor: Executor, call_id: str, session_id: str, tenant_id: str | EllipsisType | None
+) -> Approval | None:
+    """The open question about a call that expires first."""
+    found: list[Approval] = []
     after: Approval | None = None
     while page := await executor.approvals.pending(session_id=session_id, after=after):
-        for question in page:
-            if question.call_id != call_id:
-                continue
-            if not is_approved:
-                return await executor.approvals.deny(question.token, by=by, who=who, reason=reason)
-            return await executor.approvals.approve(question.token, by=by, who=who, reason=reason, arguments=arguments)
+        found += [
+            question
+            for question in page
+            if question.call_id == call_id and (tenant_id is ... or question.tenant_id == tenant_id)
+        ]
         after = page[-1]
-    return None
+    if len({question.tenant_id for question in found}) > 1:
+        raise ConfigError(f"tenant_id is needed: several tenants have a session {session_id!r} with this call.")
+    return found[0] if found else None
 
 
 class ControlFlow(Struct, frozen=True, kw_only=True):

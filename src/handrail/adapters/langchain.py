@@ -166,14 +166,15 @@ async def record_decisions(
     decisions: Sequence[Mapping[str, Any]],
     *,
     session_id: str,
+    tenant_id: str | None = None,
     by: Literal["customer", "operator"],
     who: str,
 ) -> Command[Any]:
     """Record a person's decisions about interrupts, one for each, and return the `Command` that resumes the graph.
 
     A decision has the form of LangChain's own human in the loop: `{"type": "approve"}`, `{"type": "edit",
-    "edited_action": {"name": …, "args": {…}}}` or `{"type": "reject", "message": …}`. `session_id` is that of the
-    `ToolContext`. The decision about an interrupt that is not Handrail's is its answer, unchanged.
+    "edited_action": {"name": …, "args": {…}}}` or `{"type": "reject", "message": …}`. `session_id` and `tenant_id` are
+    those of the `ToolContext`. The decision about an interrupt that is not Handrail's is its answer, unchanged.
     """
     answers: dict[str, Any] = {}
     for interrupt_, decision in zip(interrupts, decisions, strict=True):
@@ -191,6 +192,7 @@ async def record_decisions(
             executor,
             str(pause["call_id"]),
             session_id=session_id,
+            tenant_id=... if tenant_id is None else tenant_id,
             by=by,
             who=who,
             is_approved=kind != "reject",

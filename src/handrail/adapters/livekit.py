@@ -230,6 +230,7 @@ class _Guard:
                 self._executor,
                 context.function_call.call_id,
                 session_id=approval.session_id,
+                tenant_id=approval.tenant_id,
                 by="customer",
                 who=approval.customer_id or approval.session_id,
                 is_approved=answer == "yes",

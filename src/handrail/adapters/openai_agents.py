@@ -13,6 +13,7 @@ from handrail.core.log import log
 from handrail.core.values import ToolCall
 from handrail.errors import ConfigError, MissingExtraError, ToolError
 from handrail.execute.executor import Executor
+from handrail.formats.call_parsing import parse_object
 
 try:
     from agents import Agent, FunctionTool, RunContextWrapper, RunState, Tool
@@ -111,6 +112,7 @@ async def record_decision(
     item: ToolApprovalItem,
     *,
     session_id: str,
+    tenant_id: str | None = None,
     by: Literal["customer", "operator"],
     who: str,
     approve: bool,
@@ -119,7 +121,9 @@ async def record_decision(
 ) -> None:
     """Record a person's decision about one interruption in the executor's own store, and in the state of the run.
 
-    `session_id` is that of the `ToolContext`. `arguments` run instead of the model's. Then run again from the state.
+    `session_id` and `tenant_id` are those of the `ToolContext`. `arguments` run instead of the model's. Then run again
+    from the state. An item shows what the model sent: where a hook of the executor made other arguments of it,
+    approving it without `arguments` raises `ApprovalError`.
     """
     raw: Any = item.raw_item
     call_id = str((cast(Any, raw).get("call_id") if isinstance(raw, dict) else getattr(raw, "call_id", None)) or "")
@@ -127,11 +131,13 @@ async def record_decision(
         executor,
         call_id,
         session_id=session_id,
+        tenant_id=... if tenant_id is None else tenant_id,
         by=by,
         who=who,
         is_approved=approve,
         reason=reason,
         arguments=arguments,
+        shown=parse_object(item.arguments or ""),
     )
     if approve:
         state.approve(item)

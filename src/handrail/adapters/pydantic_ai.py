@@ -142,14 +142,15 @@ async def record_decisions(
     results: DeferredToolResults,
     *,
     session_id: str,
+    tenant_id: str | None = None,
     by: Literal["customer", "operator"],
     who: str,
 ) -> DeferredToolResults:
     """Record the approvals of `DeferredToolResults` in the executor's own store, each for its own call.
 
-    `session_id` is that of the `ToolContext`. `True` or `ToolApproved` approves, `False` or `ToolDenied` denies, and
-    the `override_args` of a `ToolApproved` are what runs instead. Resume with what this returns:
-    `agent.run(deferred_tool_results=await record_decisions(…))`.
+    `session_id` and `tenant_id` are those of the `ToolContext`. `True` or `ToolApproved` approves, `False` or
+    `ToolDenied` denies, and the `override_args` of a `ToolApproved` are what runs instead. Resume with what this
+    returns: `agent.run(deferred_tool_results=await record_decisions(…))`.
     """
     wakes = dict(results.approvals)
     for call_id, decision in results.approvals.items():
@@ -158,6 +159,7 @@ async def record_decisions(
             executor,
             call_id,
             session_id=session_id,
+            tenant_id=... if tenant_id is None else tenant_id,
             by=by,
             who=who,
             is_approved=is_approved,

@@ -30,7 +30,8 @@ _MAX_REPORTED: Final = 1_000
 def blocking(function: F) -> F:
     """Mark a sync permission check, or method of a hook, that blocks: it runs in a thread, within `Timeouts.overhead`.
 
-    Unmarked ones run on the event loop, and nothing can interrupt them there.
+    So does a function of a guided agent, such as a retriever, within ten seconds. Unmarked ones run on the event loop,
+    and nothing can interrupt them there.
     """
     if inspect.iscoroutinefunction(function):
         raise ConfigError(f"{_name(function)} is async: it does not need @blocking.")

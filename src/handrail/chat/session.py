@@ -11,6 +11,7 @@ from msgspec import structs
 from handrail.chat.conversation import Conversation, PendingCall
 from handrail.chat.session_store import SessionStore
 from handrail.chat.turn import (
+    STORE_TIMEOUT,
     ChatEvent,
     PlainStrategy,
     ResultT,
@@ -23,6 +24,7 @@ from handrail.core.context import ToolContext
 from handrail.core.events import TurnFinished, TurnStarted
 from handrail.core.provenance import Provenance
 from handrail.core.text import encodable
+from handrail.core.time_budget import abandon
 from handrail.core.values import Approval
 from handrail.errors import ApprovalError, ConfigError, StoreError, shorten
 from handrail.execute.budget import Budget
@@ -361,14 +363,20 @@ class ChatSession(Generic[ResultT]):
             after = structs.replace(conversation, revision=revision + 1)
             saving = asyncio.ensure_future(self._sessions.save(after, previous=previous))
             try:
-                await asyncio.shield(saving)
+                await asyncio.wait([saving], timeout=STORE_TIMEOUT)
             except asyncio.CancelledError:
-                await asyncio.wait([saving])  # The revision here must be the one in the store.
-                if not saving.cancelled() and saving.exception() is None:
+                await asyncio.wait([saving], timeout=STORE_TIMEOUT)  # The revision here must be the one in the store.
+                if not saving.done():
+                    abandon(saving)
+                elif not saving.cancelled() and saving.exception() is None:
                     self._saved = after
                     if self._state is not None and self._state.conversation is conversation:
                         self._state.conversation = after
                 raise
+            if not saving.done():
+                abandon(saving)
+                raise StoreError(f"the conversation was not saved within {STORE_TIMEOUT:g} seconds.")
+            saving.result()
             self._saved = after
             return after
 

@@ -15,9 +15,10 @@ from handrail.core.context import ToolContext
 from handrail.core.events import CallFinished, CallIgnored, CallStarted, Event, ModelCalled, Progress
 from handrail.core.provenance import DROPPED_OUTPUT, Provenance
 from handrail.core.text import encodable
+from handrail.core.time_budget import TimeBudget
 from handrail.core.tool import Tool
 from handrail.core.values import Approval, ToolCall, ToolResult
-from handrail.errors import BadResponseError, ConfigError, ProviderError
+from handrail.errors import BadResponseError, ConfigError, ProviderError, StoreError
 from handrail.execute.budget import Budget, LoopProgress, StopReason, run_again
 from handrail.execute.executor import Executor
 from handrail.providers.messages import (
@@ -41,6 +42,8 @@ from handrail.registry.search import offered_tools
 T = TypeVar("T")
 ResultT = TypeVar("ResultT", bound="TurnResult", default="TurnResult")
 
+STORE_TIMEOUT: Final = 30.0
+"""Seconds that one step of a store of conversations or approvals may take in a turn."""
 _MAX_WAITING_EVENTS: Final = 100
 """Events that wait for a slow reader; the model's stream is not read further while there are as many."""
 
@@ -245,6 +248,15 @@ class TurnState:
         if self._events is not None:
             await self._events.join()
 
+    async def wait_for_store(self, step: Awaitable[T]) -> T:
+        """Wait for a step of the store of approvals; raises `StoreError` if it takes too long."""
+        if self.executor.approvals.is_immediate:
+            return await step
+        try:
+            return await TimeBudget(STORE_TIMEOUT).run(step)
+        except TimeoutError as error:
+            raise StoreError(f"the store of approvals did not answer within {STORE_TIMEOUT:g} seconds.") from error
+
     async def wait(self, work: Coroutine[Any, Any, T]) -> T | None:
         """Run a coroutine that counts as a step and can be interrupted, such as a question to a model; return None if
         it was."""
@@ -290,7 +302,7 @@ class TurnState:
         """The approvals among these that nobody has decided yet."""
         found: list[Approval] = []
         for token in tokens:
-            approval = await self.executor.approvals.get(token)
+            approval = await self.wait_for_store(self.executor.approvals.get(token))
             if approval is not None and approval.is_open(time.time()):
                 found.append(approval)
         return found

@@ -44,12 +44,15 @@ def read_answer(
     best: tuple[int, int, Answer] | None = None
     for locale in tuple(locales) or LANGUAGES:
         again = frozenset(split_words(load_locale(locale)["consent.again"])) if repeats else frozenset[str]()
-        kinds = list(_classify_words(words, _build_vocabulary(locale), shown_words | again, action_words | again))
+        vocabulary = _build_vocabulary(locale)
+        kinds = list(_classify_words(words, vocabulary, shown_words | again, action_words | again))
+        # A word that was shown says nothing about the language: "yes" is a value, too, in the read-back of a call.
+        known = [kind for kind in _classify_words(words, vocabulary, again, action_words | again) if kind is not None]
         answer = _decide(kinds)
         if answer == "yes" and (is_other or _begins_question(words, locale)):
             answer = "unclear"
         # Of two languages that know as many words, the one that restricts more counts.
-        rank = (len(kinds) - kinds.count(None), {"yes": 0, "unclear": 1, "no": 2}[answer])
+        rank = (len(known), {"yes": 0, "unclear": 1, "no": 2}[answer])
         if best is None or rank > best[:2]:
             best = (*rank, answer)
     return best[2] if best is not None else "unclear"

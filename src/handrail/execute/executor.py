@@ -636,6 +636,13 @@ class Executor:
         """The calls of a session that have no result yet."""
         return tuple(running.call for running in self._canceller.list_calls(session_id))
 
+    async def call_function(self, function: Callable[..., Any], *arguments: Any, owner: str) -> Any:
+        """Call a function of the application, sync or async, as hooks are called: with `@blocking` in a thread.
+
+        `owner` names it in the log.
+        """
+        return await self._parts.callbacks.call(function, *arguments, owner=owner)
+
     @property
     def stranded_threads(self) -> int:
         """Threads that still run for calls that were given up."""

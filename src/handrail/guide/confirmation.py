@@ -40,9 +40,10 @@ def list_shown_arguments(pending: PendingCall, tool: GuidedTool | None) -> dict[
     shown: dict[str, Any] = {}
     for name, label in labels.items():
         value, options = pending.approval.arguments[name], _get_options(name, tool)
-        text = compact_json(value)
-        is_secret = _SECRET_TYPE in text
-        if is_secret or HIDDEN in text:  # A secret type and a store write a mark: the value that was sent will run.
+        is_secret = value == _SECRET_TYPE  # Not a text around it: all of that would be masked.
+        if is_secret or HIDDEN in compact_json(
+            value
+        ):  # A secret type and a store write a mark: the value that was sent will run.
             value = sent.get(name, value)
         value = pending.said.get(name, value)
         is_masked = is_secret or options.display == "masked"

@@ -15,6 +15,7 @@ from handrail.core.text import compact_json
 from handrail.core.time_budget import TimeBudget
 from handrail.core.value_mentions import contains_words
 from handrail.errors import BadResponseError, ConfigError, ProviderError, RefusalError, must_propagate, shorten
+from handrail.execute.executor import Executor
 from handrail.guide.compiled_agent import Guide, Retriever, Variable
 from handrail.guide.parameters import EvidenceSources, GuidedTool, add_choices, call_function, resolve_choices
 from handrail.guide.values import CandidateTool, Draft, Guideline, GuidelineMatch, Judge, Plan, PlanRequest, ToolVerdict
@@ -153,7 +154,9 @@ class VariableReader:
     def __init__(self) -> None:
         self._cache: dict[str, tuple[float, Any]] = {}
 
-    async def read(self, variables: Sequence[Variable], context: ToolContext[Any]) -> dict[str, Any]:
+    async def read(
+        self, variables: Sequence[Variable], context: ToolContext[Any], executor: Executor
+    ) -> dict[str, Any]:
         """Return the values by name; a variable that cannot be read is logged and left out."""
         found: dict[str, Any] = {}
         for variable in variables:
@@ -163,7 +166,7 @@ class VariableReader:
             until, value = self._cache.get(variable.name, (0.0, None))
             if time.monotonic() >= until:
                 try:
-                    value = await _read_variable(variable, context)
+                    value = await _read_variable(variable, context, executor)
                 except Exception as error:  # the developer's code; the turn continues without the value
                     log.error("the variable %s could not be read", variable.name, exc_info=error)
                     continue
@@ -172,9 +175,9 @@ class VariableReader:
         return found
 
 
-async def _read_variable(variable: Variable, context: ToolContext[Any]) -> Any:
+async def _read_variable(variable: Variable, context: ToolContext[Any], executor: Executor) -> Any:
     assert variable.read is not None
-    value = await call_function(variable.read, context)
+    value = await call_function(executor, variable.read, context)
     compact_json(value)  # Raises unless it is JSON: it becomes part of a prompt.
     return value
 
@@ -212,35 +215,38 @@ def _render(value: Any) -> str:
     return value if isinstance(value, str) else compact_json(value)
 
 
-async def read_inputs(guide: Guide, context: ToolContext[Any], variables: VariableReader) -> TurnInputs:
+async def read_inputs(guide: Guide, state: TurnState, variables: VariableReader) -> TurnInputs:
     """Read the variables and choices of a turn, and match the conditions in code."""
-    matched = await asyncio.gather(*(_matches(guideline, context) for guideline in guide.in_code))
+    context, executor = state.context, state.executor
+    matched = await asyncio.gather(*(_matches(guideline, context, executor) for guideline in guide.in_code))
     return TurnInputs(
         now=guide.clock(),
-        choices={name: await _read_choices(tool, context) for name, tool in guide.tools.items() if tool.options},
-        variables=await variables.read(guide.variables, context),
+        choices={
+            name: await _read_choices(tool, context, executor) for name, tool in guide.tools.items() if tool.options
+        },
+        variables=await variables.read(guide.variables, context, executor),
         matched=frozenset(guideline.id for guideline, applies in zip(guide.in_code, matched, strict=True) if applies),
     )
 
 
-async def _matches(guideline: Guideline, context: ToolContext[Any]) -> bool:
+async def _matches(guideline: Guideline, context: ToolContext[Any], executor: Executor) -> bool:
     assert guideline.matches is not None
     try:
-        return await call_function(guideline.matches, context) is True
+        return await call_function(executor, guideline.matches, context) is True
     except Exception as error:  # the developer's code; a guideline whose condition fails does not apply
         log.error("the condition of the guideline %s failed", guideline.id, exc_info=error)
         return False
 
 
-async def retrieve(retrievers: Sequence[Retriever], context: ToolContext[Any]) -> dict[str, str]:
+async def retrieve(retrievers: Sequence[Retriever], state: TurnState) -> dict[str, str]:
     """Ask all retrievers at once; return what they found, by their names. One that fails is logged and left out."""
-    texts = await asyncio.gather(*(_find_text(retriever, context) for retriever in retrievers))
+    texts = await asyncio.gather(*(_find_text(retriever, state) for retriever in retrievers))
     return {retriever.name: text for retriever, text in zip(retrievers, texts, strict=True) if text is not None}
 
 
-async def _find_text(retriever: Retriever, context: ToolContext[Any]) -> str | None:
+async def _find_text(retriever: Retriever, state: TurnState) -> str | None:
     try:
-        text = await call_function(retriever.find, context)
+        text = await call_function(state.executor, retriever.find, state.context)
         if not isinstance(text, str):
             raise TypeError(f"a retriever must return a text, got {type(text).__name__}")
     except Exception as error:  # the developer's code; the reply is written without it
@@ -249,9 +255,11 @@ async def _find_text(retriever: Retriever, context: ToolContext[Any]) -> str | N
     return text[:_MAX_RETRIEVED]
 
 
-async def _read_choices(tool: GuidedTool, context: ToolContext[Any]) -> dict[str, tuple[Any, ...]] | None:
+async def _read_choices(
+    tool: GuidedTool, context: ToolContext[Any], executor: Executor
+) -> dict[str, tuple[Any, ...]] | None:
     try:
-        return await resolve_choices(tool, context)
+        return await resolve_choices(tool, context, executor)
     except ConfigError:  # Already logged; without its choices the tool cannot run.
         return None
 

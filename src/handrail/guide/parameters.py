@@ -1,6 +1,5 @@
 """The options of a tool's parameters in guided calling, what the judge sees of them, and evidence for values."""
 
-import inspect
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import date
 from typing import Any, Final, Literal, cast
@@ -14,6 +13,7 @@ from handrail.core.time_budget import TimeBudget
 from handrail.core.tool import Tool
 from handrail.core.value_mentions import contains_words, mentions_value
 from handrail.errors import ConfigError, ToolError, must_propagate, shorten
+from handrail.execute.executor import Executor
 from handrail.guide.values import ToolVerdict
 from handrail.schema.schema_nodes import NotRepresentable, can_be_null, get_branches, get_types, resolve
 
@@ -160,14 +160,14 @@ def _open_node(node: Any) -> dict[str, Any]:
     return {key: value for key, value in found.items() if key == "description"}
 
 
-async def call_function(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a function of the developer, sync or async, with a timeout; whatever goes wrong in it is an `Exception`.
+async def call_function(executor: Executor, function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a function of the developer as the executor calls hooks; whatever goes wrong in it is an `Exception`.
 
-    One that ignores its cancellation is left behind.
+    An async one, and one that is marked with `@blocking`, has a timeout; one that ignores it is left behind.
     """
     try:
-        value: Any = function(*arguments)
-        return await TimeBudget(_TIMEOUT).run(value) if inspect.isawaitable(value) else value
+        owner = getattr(function, "__qualname__", type(function).__name__)
+        return await TimeBudget(_TIMEOUT).run(executor.call_function(function, *arguments, owner=owner))
     except Exception:
         raise
     except BaseException as error:
@@ -176,10 +176,12 @@ async def call_function(function: Callable[..., Any], *arguments: Any) -> Any:
         raise RuntimeError(f"it raised {type(error).__name__}") from error
 
 
-async def adapt_value(adapter: ParameterAdapter, value: Any, context: ToolContext[Any], *, where: str) -> Any:
+async def adapt_value(
+    adapter: ParameterAdapter, value: Any, context: ToolContext[Any], *, executor: Executor, where: str
+) -> Any:
     """Turn what the customer said into the value to run with; raises `ToolError` if that is not possible."""
     try:
-        found = await call_function(adapter, value, context)
+        found = await call_function(executor, adapter, value, context)
         compact_json(found)  # Raises unless it is JSON: it is an argument.
     except ToolError:
         raise
@@ -226,7 +228,9 @@ def add_choices(
     return {**schema, "properties": properties} if changed else schema
 
 
-async def resolve_choices(tool: GuidedTool, context: ToolContext[Any]) -> dict[str, tuple[Any, ...]]:
+async def resolve_choices(
+    tool: GuidedTool, context: ToolContext[Any], executor: Executor
+) -> dict[str, tuple[Any, ...]]:
     """Read the choices of every parameter that has some; functions are called with the context.
 
     Raises `ConfigError` if a function fails, times out or does not return a list.
@@ -237,14 +241,16 @@ async def resolve_choices(tool: GuidedTool, context: ToolContext[Any]) -> dict[s
         if choices is None:
             continue
         if callable(choices):
-            choices = await _read_choices(choices, f"{tool.name}.{name}", context)
+            choices = await _read_choices(choices, f"{tool.name}.{name}", context, executor)
         found[name] = tuple(choices)
     return found
 
 
-async def _read_choices(choices: Callable[..., Any], where: str, context: ToolContext[Any]) -> Sequence[Any]:
+async def _read_choices(
+    choices: Callable[..., Any], where: str, context: ToolContext[Any], executor: Executor
+) -> Sequence[Any]:
     try:
-        given = await call_function(choices, context)
+        given = await call_function(executor, choices, context)
         _check_choices(given)
     except Exception as error:  # the developer's code; the tool cannot run without its choices
         log.error("the choices of %s could not be read", where, exc_info=error)

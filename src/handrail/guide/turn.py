@@ -139,8 +139,8 @@ class GuidedTurn:
             await self._end_without_reply()
             return
         if self._guide.retrievers:
-            self._retrieval = asyncio.create_task(retrieve(self._guide.retrievers, state.context))
-        inputs = await read_inputs(self._guide, state.context, self._variables)
+            self._retrieval = asyncio.create_task(retrieve(self._guide.retrievers, state))
+        inputs = await read_inputs(self._guide, state, self._variables)
         self._guidelines.match_in_code(inputs.matched)
         if has_spoken or not self._calls:  # After an approval alone, reply first; the reply may match more guidelines.
             await self._plan_and_run_or_reply(inputs)
@@ -236,7 +236,7 @@ class GuidedTurn:
 
     async def _is_decided(self, pending: PendingCall) -> bool:
         """Whether the approval of a pending call was decided or has expired."""
-        state = await find_approval_state(self._state.executor.approvals, pending)
+        state = await self._state.wait_for_store(find_approval_state(self._state.executor.approvals, pending))
         if state is None:  # Expired: a message is planned first; without one, the call is asked about again.
             return not _is_reply_needed(self._state)
         return state != "pending"
@@ -326,7 +326,7 @@ class GuidedTurn:
             assert guideline.on_match is not None
             self._notified.add(guideline.id)
             try:
-                await call_function(guideline.on_match, self._state.context)
+                await call_function(self._state.executor, guideline.on_match, self._state.context)
             except Exception as error:  # the developer's code; the turn continues
                 log.error("on_match of the guideline %s failed", guideline.id, exc_info=error)
 
@@ -350,7 +350,7 @@ class GuidedTurn:
         if guide.has_adapters:
             waiting = [pending_call.call for pending_call in state.conversation.pending]
             plan, adapted = await adapt_verdicts(
-                plan, guide, state.context, candidates=self._guidelines.candidates, pending=waiting
+                plan, guide, state.context, state.executor, candidates=self._guidelines.candidates, pending=waiting
             )
         confirmed: list[ToolCall] = []
         used: set[int] = set()
@@ -465,14 +465,18 @@ class GuidedTurn:
             return None
         if decision.action == "run":
             with suppress(ApprovalError):  # Expired, or decided elsewhere: then the executor asks again, or refuses.
-                await approvals.approve(token, by="customer", who=who, reason="agreed in words")
+                await self._state.wait_for_store(
+                    approvals.approve(token, by="customer", who=who, reason="agreed in words")
+                )
             self._record_earlier(call, reason=decision.reason, confirmation="yes")
             return call
         if decision.action == "deny":
             self._mark_done(call)
             with suppress(ApprovalError):
-                await approvals.deny(token, by="customer", who=who, reason="said no in words")
-        await approvals.withdraw(token)
+                await self._state.wait_for_store(
+                    approvals.deny(token, by="customer", who=who, reason="said no in words")
+                )
+        await self._state.wait_for_store(approvals.withdraw(token))
         self._withdrawn.append(format_pending(pending, self._guide.tools, self._select_locale()))
         conversation = self._state.conversation
         rest = tuple(pending_call for pending_call in conversation.pending if pending_call.call.id != call.id)

@@ -13,6 +13,7 @@ from handrail.core.log import log
 from handrail.core.text import canonical_json, compact_json, encodable, faithful_json
 from handrail.core.values import ToolCall
 from handrail.errors import InvalidArgumentsError, ToolError, shorten
+from handrail.execute.executor import Executor
 from handrail.formats.call_parsing import parse_object
 from handrail.guide.compiled_agent import RANK, Guide
 from handrail.guide.journeys import CallOrder
@@ -187,7 +188,13 @@ NOT_ADAPTED: Final = AdaptedArguments()
 
 
 async def adapt_verdicts(
-    plan: Plan, guide: Guide, context: ToolContext[Any], *, candidates: Iterable[str], pending: Sequence[ToolCall]
+    plan: Plan,
+    guide: Guide,
+    context: ToolContext[Any],
+    executor: Executor,
+    *,
+    candidates: Iterable[str],
+    pending: Sequence[ToolCall],
 ) -> tuple[Plan, dict[int, AdaptedArguments]]:
     """Return the plan with the values that its calls run with; also what the customer said, by the verdict's index.
 
@@ -206,7 +213,10 @@ async def adapt_verdicts(
         )
     ]
     adapted = await asyncio.gather(
-        *(_adapt_arguments(guide.tools[plan.verdicts[place].tool], plan.verdicts[place], context) for place in places)
+        *(
+            _adapt_arguments(guide.tools[plan.verdicts[place].tool], plan.verdicts[place], context, executor)
+            for place in places
+        )
     )
     verdicts, found = list(plan.verdicts), dict[int, AdaptedArguments]()
     for place, (verdict, arguments) in zip(places, adapted, strict=True):
@@ -215,7 +225,7 @@ async def adapt_verdicts(
 
 
 async def _adapt_arguments(
-    tool: GuidedTool, verdict: ToolVerdict, context: ToolContext[Any]
+    tool: GuidedTool, verdict: ToolVerdict, context: ToolContext[Any], executor: Executor
 ) -> tuple[ToolVerdict, AdaptedArguments]:
     said, values, problems = dict[str, Any](), dict(verdict.arguments), dict[str, str]()
     for name in tool.adapters.keys() & values.keys():
@@ -223,7 +233,9 @@ async def _adapt_arguments(
             continue
         said[name] = value
         try:
-            values[name] = await adapt_value(tool.adapters[name], value, context, where=f"{tool.name}.{name}")
+            values[name] = await adapt_value(
+                tool.adapters[name], value, context, executor=executor, where=f"{tool.name}.{name}"
+            )
         except ToolError as problem:
             problems[name] = shorten(problem.message, MAX_REASON)
     return structs.replace(verdict, arguments=values), AdaptedArguments(said=said, problems=problems)

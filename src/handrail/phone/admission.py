@@ -23,6 +23,7 @@ def admit_call(
     is_draining: bool,
     calls: int,
     max_calls: int,
+    max_calls_per_tenant: int | None,
     tenant_calls: int,
 ) -> TenantConfig | CallRefusal:
     """Return the tenant that takes the call, or why it is turned away.
@@ -33,6 +34,7 @@ def admit_call(
         is_draining: Whether the gateway takes no more calls.
         calls: The calls under way and those that are being accepted.
         max_calls: The most of them at the same time.
+        max_calls_per_tenant: The most of one tenant, which its own configuration cannot raise.
         tenant_calls: Those of this tenant.
     """
     if cfg is None:
@@ -44,6 +46,6 @@ def admit_call(
         return CallRefusal(status=UNAVAILABLE, reason="the gateway is draining")
     if calls >= max_calls:
         return CallRefusal(status=BUSY, reason="too many calls")
-    if tenant_calls >= cfg.limits.max_calls:
+    if tenant_calls >= min(cfg.limits.max_calls, max_calls_per_tenant or cfg.limits.max_calls):
         return CallRefusal(status=BUSY, reason="too many calls of this tenant")
     return cfg

@@ -278,12 +278,18 @@ def _describe_once(built: ToolBuildResult, name: str, arguments: Mapping[str, An
         except Exception:  # user code: the arguments can still be listed
             log.exception("the read-back of %s failed", name)
     given = {key: value for key, value in arguments.items() if value is not None}
-    listed = ", ".join(
-        texts("read_back.argument", name=_words(key), value=value if isinstance(value, str) else compact_json(value))
-        for key, value in given.items()
-    )
-    text = texts("read_back.call", tool=_words(name), arguments=listed) if listed else _words(name)
-    return ReadBack(text=text, values=tuple(given.values()) or (_words(name),), action=_words(name))
+    lines = {key: _describe_argument(key, value, texts) for key, value in given.items()}
+    text = texts("read_back.call", tool=_words(name), arguments=", ".join(lines.values())) if lines else _words(name)
+    # A truth value has no word of its own: what it is of has to be said with it.
+    values = tuple(lines[key] if isinstance(value, bool) else value for key, value in given.items())
+    return ReadBack(text=text, values=values or (_words(name),), action=_words(name))
+
+
+def _describe_argument(key: str, value: Any, texts: Texts) -> str:
+    if isinstance(value, bool):
+        value = load_locale(texts.locale)["value.true" if value else "value.false"]
+    text = value if isinstance(value, str) else compact_json(value)
+    return texts("read_back.argument", name=_words(key), value=text)
 
 
 def _has_to_be_said(word: str) -> bool:

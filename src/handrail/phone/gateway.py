@@ -6,7 +6,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, Self
 
 from msgspec import structs
 
@@ -44,6 +44,9 @@ from handrail.tenants.trust import TenantTrust
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
 
+_FIND_TIMEOUT: Final = 5.0
+"""Seconds in which the tenant of a number has to be found: the phone rings meanwhile."""
+
 MakeContext = Callable[[IncomingCall], ToolContext[Any] | Awaitable[ToolContext[Any]]]
 
 
@@ -73,6 +76,7 @@ class PhoneGateway:
         on_digits: Callable[[CallSession, str], object] | None = None,
         policy: Iterable[Rule] = (),
         max_calls: int = 1_000,
+        max_calls_per_tenant: int | None = None,
         recordings: str | Path | None = None,
         redactor: Redactor | None = None,
         options: MachineOptions | None = None,
@@ -99,6 +103,7 @@ class PhoneGateway:
             on_digits: A function `(session, key)` that gets the keys that no tool collects.
             policy: Rules for all tenants.
             max_calls: Phone calls at the same time; further callers hear that the line is busy.
+            max_calls_per_tenant: The most of them for one tenant, whatever `limits.max_calls` of its configuration is.
             recordings: A folder in which the events of every call are written, redacted.
             redactor: What is hidden.
             options: The timing of calls.
@@ -108,6 +113,8 @@ class PhoneGateway:
         """
         if max_calls < 1:
             raise ConfigError(f"max_calls must be at least 1, got {max_calls}.")
+        if max_calls_per_tenant is not None and max_calls_per_tenant < 1:
+            raise ConfigError(f"max_calls_per_tenant must be at least 1, got {max_calls_per_tenant}.")
         self.calls: dict[str, CallSession] = {}
         """The calls under way, by session id."""
         self.tenant_problems: dict[str, str] = {}
@@ -124,6 +131,7 @@ class PhoneGateway:
         self._dialled_header = dialled_number_header
         self._on_digits = on_digits
         self._max_calls = max_calls
+        self._max_calls_per_tenant = max_calls_per_tenant
         self._recordings = Path(recordings) if recordings is not None else None
         self._redactor = redactor or Redactor()
         self._options = options or MachineOptions()
@@ -192,7 +200,8 @@ class PhoneGateway:
         """The tenant that a call is for, or the status to turn it away with."""
         cfg = None
         for number in (*read_header_numbers(call, self._dialled_header), *call.dialled):
-            cfg = await self._tenants.find(number)
+            async with asyncio.timeout(_FIND_TIMEOUT):
+                cfg = await self._tenants.find(number)
             if cfg is not None:
                 break
         under_way = [*(session.tenant.tenant_id for session in self.calls.values()), *self._ringing.values()]
@@ -202,6 +211,7 @@ class PhoneGateway:
             is_draining=self._is_draining,
             calls=len(under_way),
             max_calls=self._max_calls,
+            max_calls_per_tenant=self._max_calls_per_tenant,
             tenant_calls=under_way.count(cfg.tenant_id) if cfg is not None else 0,
         )
         if isinstance(admitted, CallRefusal):
@@ -370,7 +380,7 @@ class PhoneGateway:
     async def __aenter__(self) -> Self:
         if self._store is not None:
             await self._store.open()
-        self.tenant_problems = self._executors.check(await self._tenants.list())
+        self.tenant_problems = await self._executors.check(await self._tenants.list())
         for tenant_id, problem in self.tenant_problems.items():
             log.error("the tenant %s: %s", tenant_id, problem)
             self._note("", "tenant_invalid", "error", tenant_id=tenant_id, reason=problem)

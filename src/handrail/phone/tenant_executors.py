@@ -149,8 +149,11 @@ class TenantExecutors:
         reason = "the rules of this tenant have to be corrected"
         return Policy([Rule.deny("*", reason=reason, source=built.config.source)])
 
-    def check(self, tenants: Iterable[TenantConfig]) -> dict[str, str]:
+    async def check(self, tenants: Iterable[TenantConfig]) -> dict[str, str]:
         """What is wrong with tenants, by their ids; `ConfigError` for a rule of the gateway that applies to none."""
+        return await self._threads.run("", self._check, tenants)
+
+    def _check(self, tenants: Iterable[TenantConfig]) -> dict[str, str]:
         wrong: dict[str, str] = {}
         tools: dict[str, Tool[..., Any]] = {}
         is_partial = False
