@@ -145,10 +145,11 @@ async def main() -> None:
     if fake is not None:
         await asyncio.to_thread(fake.wait)
         print("\n".join(fake.log))
+    server.should_exit = True
+    await serving  # Messages that are being updated are waited for.
+    if fake is not None:
         fake.__exit__()
     await app.state.slack.client.aclose()
-    server.should_exit = True
-    await serving
 
 
 if __name__ == "__main__":
