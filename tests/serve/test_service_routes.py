@@ -16,7 +16,7 @@ from handrail.serve import build_app
 from handrail.serve.tenant_retention import Retention
 from handrail.store import SqlStore
 from handrail.store.tables import tenants
-from handrail.tenants import Section, TenantConfig, ToolBuilder
+from handrail.tenants import Section, TenantConfig, TenantDirectory, ToolBuilder
 from tests.serve.service import PARROT, Client, close_account, get_balance, open_replica, paid, pay
 
 
@@ -646,6 +646,43 @@ async def test_what_a_tenant_does_not_keep_is_deleted_also_when_it_has_left_or_a
             await store.tenants.put(TenantConfig(tenant_id="other"))
             broken = update(tenants).where(tenants.c.tenant_id == "other").values(config=b'{"retention_days": "x"}')
             await store._database.write(broken, {})
+        assert await Retention(store, store.tenants).apply(now=time.time() + 31 * 86_400) > 0
+        assert (await viewer.get("/approvals"))["items"] == []
+
+
+class BrokenAtFirst(TenantDirectory):
+    """Tenants whose first list meets an exception that nobody expects."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.looks = 0
+        self.was_listed = asyncio.Event()
+
+    async def list(self) -> list[TenantConfig]:
+        self.looks += 1
+        if self.looks == 1:
+            raise RuntimeError("the host's own directory has a bug")
+        self.was_listed.set()
+        return await super().list()
+
+
+async def test_retention_goes_on_after_an_exception_that_nobody_expects(store: SqlStore) -> None:
+    kept = BrokenAtFirst()
+    retaining = asyncio.create_task(Retention(store, kept, interval=0).run())
+    looking = asyncio.create_task(kept.was_listed.wait())
+    await asyncio.wait([retaining, looking], return_when=asyncio.FIRST_COMPLETED)
+    assert not retaining.done()
+    retaining.cancel()
+
+
+async def test_a_tenant_whose_days_cannot_be_counted_keeps_no_other_from_being_deleted(store: SqlStore) -> None:
+    async with open_replica(store, tenants=store.tenants) as replica:
+        for tenant_id in ("acme", "globex"):
+            await store.tenants.put(TenantConfig(tenant_id=tenant_id, retention_days=30))
+        written = b'{"tenant_id": "acme", "retention_days": 1%s}' % (b"0" * 400)
+        await store._database.write(update(tenants).where(tenants.c.tenant_id == "acme").values(config=written), {})
+        caller, viewer = await replica.connect("caller", "globex"), await replica.connect("viewer", "globex")
+        await caller.call("pay", {"invoice": "i", "amount": 1}, call_id="c")
         assert await Retention(store, store.tenants).apply(now=time.time() + 31 * 86_400) > 0
         assert (await viewer.get("/approvals"))["items"] == []
 
