@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import io
 import json
 import os
 import re
@@ -21,6 +22,7 @@ from handrail.cli.serve import _is_agent, _open_agent
 from handrail.errors import ConfigError
 from handrail.store import open_store
 from tests.serve.desk import ROOT, Browser, text_of
+from tests.serve.service import open_replica
 from tests.tools import pay
 
 
@@ -95,6 +97,42 @@ def test_why_names_the_calls_that_end_in_an_id_that_is_not_known(url: str, capsy
     assert "resp_" not in capsys.readouterr().err
     assert main(["why", "s-1", ""]) == 1
     assert "did you mean" not in capsys.readouterr().err
+
+
+def test_why_names_the_session_of_an_http_call_as_it_is_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HANDRAIL_STORE", f"sqlite:///{tmp_path}/handrail.db")
+
+    async def send_call() -> None:
+        async with open_store(f"sqlite:///{tmp_path}/handrail.db") as store, open_replica(store) as replica:
+            await (await replica.connect("caller", "acme")).call("get_balance", {"account": "a"}, call_id="k")
+
+    asyncio.run(send_call())
+    assert main(["why", "s-1", "k"]) == 1
+    assert "did you mean the session 'api:acme/s-1'?" in capsys.readouterr().err
+    assert main(["why", "api:acme/s-1", "k"]) == 0
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["why", "s-1", "\udcff"], ["audit", "--tool", "\udcff"], ["approvals", "deny", "\udcff", "--who", "ann"]],
+)
+def test_an_argument_that_is_not_utf_8_is_refused(
+    url: str, command: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(command) == 1
+    assert capsys.readouterr().err == "handrail: an argument must be UTF-8, got '\\udcff'.\n"
+
+
+def test_what_a_terminal_has_no_letter_for_is_printed_as_an_escape(
+    url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["keys", "create", "--role", "viewer", "--who", "zoë"]) == 0
+    printed = io.BytesIO()
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(printed, encoding="ascii"))
+    assert main(["keys", "list"]) == 0
+    assert rb"zo\xeb" in printed.getvalue()
 
 
 def test_a_denial_on_the_command_line_is_told_to_the_call(url: str, capsys: pytest.CaptureFixture[str]) -> None:
