@@ -18,7 +18,7 @@ from mcp.client.streamable_http import streamable_http_client
 
 from handrail import Executor, Policy, ToolCall, ToolContext
 from handrail.cli.main import main
-from handrail.cli.serve import _is_agent, _open_agent
+from handrail.cli.serve import _is_agent, _open_agent, _open_file
 from handrail.errors import ConfigError
 from handrail.store import open_store
 from tests.serve.desk import ROOT, Browser, text_of
@@ -57,6 +57,27 @@ def test_a_key_is_created_listed_and_revoked(url: str, capsys: pytest.CaptureFix
     assert "revoked 2" in capsys.readouterr().out
     assert main(["keys", "revoke", "nobody"]) == 1
     assert "there is no key 'nobody'" in capsys.readouterr().err
+
+
+def test_the_first_key_of_a_database_says_which_database_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("HANDRAIL_STORE", raising=False)
+    monkeypatch.chdir(tmp_path)  # Not where the service runs.
+    for is_first in (True, False):
+        assert main(["keys", "create", "--role", "operator", "--who", "ann"]) == 0
+        told = capsys.readouterr().err
+        assert (f"the first key of sqlite:///{tmp_path}/handrail.db; for a service with another" in told) is is_first
+
+
+async def test_serve_says_of_each_source_what_is_wrong_with_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "gateway.yaml"
+    file.write_text("sources: {away: {url: 'http://127.0.0.1:9/mcp', bearer: 'env:NO_SUCH_TOKEN'}}\n")
+    async with _open_file(str(file), "http://127.0.0.1", False):
+        printed = capsys.readouterr().out
+    assert re.fullmatch(r"source away: failed: .*NO_SUCH_TOKEN.* is not set, 0 tools\n", printed)
 
 
 def test_what_waits_is_listed_shown_approved_and_runs(url: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -239,7 +260,7 @@ async def test_serve_without_a_file_prints_its_keys_once_and_ends_when_it_is_tol
         started.append(process)
         assert process.stdout is not None
         printed = ""
-        while "MCP: " not in printed or not ("caller key" in printed or (tmp_path / "seen").exists()):
+        while "caller key" not in printed and "keys: " not in printed:
             line = (await process.stdout.readline()).decode()
             assert line, printed
             printed += line
@@ -260,9 +281,9 @@ async def test_serve_without_a_file_prints_its_keys_once_and_ends_when_it_is_tol
                         assert "310 EUR" in text_of(await client.call_tool("get_balance", {"account": "current"}))
                     process.terminate()
                     assert await process.wait() == 0
-            (tmp_path / "seen").touch()
             process, printed = await serve()
             assert "hrk_" not in printed
+            assert f"3 valid, of sqlite:///{tmp_path}/handrail.db; `handrail keys create` makes another" in printed
             process.terminate()
             await process.wait()
     finally:
