@@ -421,6 +421,28 @@ async def test_a_tenant_whose_saved_configuration_is_not_valid_any_more_is_liste
         assert [item["tenant_id"] for item in (await host.get("/tenants"))["items"]] == ["abel"]
 
 
+async def test_a_saved_configuration_that_is_not_valid_any_more_is_shown_with_what_is_wrong_and_without_secrets(
+    store: SqlStore,
+) -> None:
+    async with open_replica(store, tenants=store.tenants) as replica:
+        admin, other = await replica.connect("admin"), await replica.connect("admin", "globex")
+        await store.tenants.put(TenantConfig(tenant_id="acme", locale="fr"))
+        source = {"name": "crm", "url": "https://crm.example/mcp", "headers": {"A": "s3cret", "B": "env:CRM"}}
+        written = {"tenant_id": "acme", "gone": 1, "mcp_servers": [{**source, "cookies": {"C": "s3cret"}}]}
+        await store._database.write(update(tenants).values(config=json.dumps(written).encode()), {})
+
+        shown = await admin.get("/tenants/acme")
+        assert (shown["revision"], "gone" in shown["problem"]) == (1, True)
+        hidden = {"headers": {"A": "[redacted]", "B": "env:CRM"}, "cookies": {"C": "[redacted]"}}
+        assert shown["config"] == {**written, "mcp_servers": [{**source, **hidden}]}
+        assert await admin.get("/tenants/acme", revision=1) == shown
+        await other.get("/tenants/acme", 404)
+        await admin.get("/tenants/acme", 404, revision=2)
+        repaired = {"config": {"tenant_id": "acme", "locale": "fr"}}
+        assert (await admin.request("PUT", "/tenants/acme?revision=1", json=repaired)).status_code == 200
+        assert (await admin.get("/tenants/acme"))["problem"] is None
+
+
 async def test_a_tenant_whose_only_revision_cannot_be_built_calls_nothing(store: SqlStore) -> None:
     async with open_replica(store, tenants=store.tenants) as replica:
         caller = await replica.connect("caller")

@@ -6,7 +6,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, cast
 
 from msgspec import structs
 
@@ -371,6 +371,9 @@ class PhoneGateway:
         if self._store is not None:
             await self._store.open()
         self.tenant_problems = self._executors.check(await self._tenants.list())
+        left_out: object = getattr(self._tenants, "problems", None)
+        if isinstance(left_out, Mapping):  # Of `SqlTenants`: saved configurations that are not valid any more.
+            self.tenant_problems |= cast(Mapping[str, str], left_out)
         for tenant_id, problem in self.tenant_problems.items():
             log.error("the tenant %s: %s", tenant_id, problem)
             self._note("", "tenant_invalid", "error", tenant_id=tenant_id, reason=problem)
