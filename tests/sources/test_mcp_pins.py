@@ -41,6 +41,22 @@ async def test_what_nobody_has_accepted_is_held_and_the_rest_is_offered(tmp_path
         assert '+  "description": "A tool.",' in held["ok"].diff
 
 
+WRITE = """
+import sys
+from handrail.sources.pins import write_pins
+for number in range(25):
+    write_pins(sys.argv[1], f"{sys.argv[2]}-{number}", {})
+"""
+
+
+async def test_processes_that_pin_at_once_lose_no_pins_of_each_other(tmp_path: Path) -> None:
+    pins = tmp_path / "pins.json"
+    write = (sys.executable, "-c", WRITE, str(pins))
+    processes = [await asyncio.create_subprocess_exec(*write, f"crm-{number}") for number in range(4)]
+    assert [await process.wait() for process in processes] == [0] * 4
+    assert len(json.loads(pins.read_text())["servers"]) == 4 * 25
+
+
 async def test_an_accepted_change_reaches_a_server_that_is_connected(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,7 +1,6 @@
 """The entry point of the `handrail` command: parses the arguments and runs the subcommand."""
 
 import argparse
-import io
 import os
 import re
 import sys
@@ -55,8 +54,9 @@ class _Parser(argparse.ArgumentParser):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one subcommand and return its exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
-        sys.stdout.reconfigure(errors="backslashreplace")  # As stderr: a terminal may not have every letter.
+    out: Any = sys.stdout
+    if getattr(out, "errors", None) == "strict" and hasattr(out, "reconfigure"):
+        out.reconfigure(errors="backslashreplace")  # As stderr: a terminal may not have every letter.
     parser = _Parser(prog="handrail", description="The tool runtime for LLM agents.")
     parser.add_argument("--version", action="version", version=f"handrail {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
