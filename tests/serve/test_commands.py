@@ -163,6 +163,9 @@ def test_a_denial_on_the_command_line_is_told_to_the_call(url: str, capsys: pyte
     assert "the operator said no: too much" in asyncio.run(send_payment(url))
     assert main(["approvals", "approve", token, "--who", "bob", "--arguments", "[1]"]) == 1
     assert "must be a JSON object" in capsys.readouterr().err
+    for wrong in ('{"amount": NaN}', "[" * 5_000):
+        assert main(["approvals", "approve", token, "--who", "bob", "--arguments", wrong]) == 1
+        assert "--arguments must be JSON: " in capsys.readouterr().err
 
 
 def test_the_audit_says_who_decided_and_why(url: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -279,7 +279,7 @@ def _parse_yaml(data: bytes, where: str, *, max_nodes: int) -> Any:
             loader.dispose()
     except yaml.YAMLError as error:
         raise SourceError(f"{where} is neither JSON nor YAML: {shorten(str(error), 300)}.") from error
-    except (ValueError, RecursionError) as error:
+    except (ValueError, OverflowError, RecursionError) as error:
         raise SourceError(f"{where} cannot be read as YAML: {shorten(str(error), 200)}.") from error
 
 
