@@ -183,9 +183,10 @@ class OpenMcpServer:
                 changes = 0 if was_quiet else changes + 1
                 may_be_soon = was_quiet or (is_changed and changes <= _MAX_CHANGES)
                 pause = _LISTING_PAUSE if may_be_soon else min(pause * 2, _MAX_PAUSE)
-            except ConnectionFailed as failed:  # Calls may be running: the connection is kept.
+            except (ConnectionFailed, ConfigError) as failed:  # Calls may be running: the connection is kept.
                 log.warning("the tools of the MCP server %s stay as they were: %s", self._server.name, failed)
-                await _wait_any(main.wait_lost(), self._stopped.wait(), timeout=self._server.connect_timeout)
+                self._list_changed.set()  # It does not say twice that they have changed.
+                pause = min(pause * 2, _MAX_PAUSE)
 
     async def _close_once_lost(self, connection: McpConnection) -> None:
         await _wait_any(connection.wait_lost(), self._stopped.wait())
