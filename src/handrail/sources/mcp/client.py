@@ -67,6 +67,7 @@ class OpenMcpServer:
         self._closing: set[asyncio.Task[None]] = set()
         self._list_changed = asyncio.Event()
         self._stopped = asyncio.Event()
+        self._has_served = False
         self._first_attempt_done = asyncio.Event()
         """Set when the first attempt to connect has ended, either way."""
         self._task: asyncio.Task[None] | None = None
@@ -144,7 +145,7 @@ class OpenMcpServer:
             if self._stopped.is_set():
                 break
             log.warning("the MCP server %s is not connected: %s", self._server.name, reason)
-            if is_final:
+            if is_final and not self._has_served:  # What has served once may be put right: a secret that is renewed.
                 self._set_status("failed", reason)
                 self._first_attempt_done.set()
                 break
@@ -231,6 +232,7 @@ class OpenMcpServer:
         for tool in built.skipped:
             log.warning("a tool of the MCP server %s is skipped: %s: %s", self._server.name, tool.name, tool.reason)
         self._set_status("connected")
+        self._has_served = True
         self._first_attempt_done.set()
         if is_changed:
             self._on_change()
