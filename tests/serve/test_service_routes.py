@@ -4,14 +4,16 @@ import asyncio
 import json
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
+from openai import AsyncOpenAI
 from sqlalchemy import update
 
-from handrail import Executor, Policy, Rule, ToolRegistry, tool
-from handrail.phone import WebhookResponse
+from handrail import Executor, Policy, Rule, ToolCall, ToolContext, ToolRegistry, tool
+from handrail.phone import PhoneGateway, WebhookResponse
 from handrail.serve import build_app
 from handrail.serve.tenant_retention import Retention
 from handrail.store import SqlStore
@@ -707,6 +709,26 @@ async def test_a_tenant_whose_days_cannot_be_counted_keeps_no_other_from_being_d
         await caller.call("pay", {"invoice": "i", "amount": 1}, call_id="c")
         assert await Retention(store, store.tenants).apply(now=time.time() + 31 * 86_400) > 0
         assert (await viewer.get("/approvals"))["items"] == []
+
+
+@pytest.mark.parametrize("is_recorded", [True, False])
+async def test_erasing_a_customer_deletes_the_recordings_of_the_phone(
+    store: SqlStore, tmp_path: Path, is_recorded: bool
+) -> None:
+    folder = tmp_path / "calls"
+    client = AsyncOpenAI(api_key="sk-test", webhook_secret="whsec_" + "a" * 24)
+    phone = PhoneGateway(client=client, tenants=store.tenants, store=store, recordings=folder)
+    async with open_replica(store, phone=phone) as replica:
+        context = ToolContext(session_id="call-1", tenant_id="acme", customer_id="ann")
+        await replica.executor.run(ToolCall(id="c", name="close_account", arguments_json='{"account": "a"}'), context)
+        if is_recorded:
+            folder.mkdir()
+            (folder / "call-1.jsonl").write_text("what ann said")
+            (folder / "call-2.jsonl").write_text("another's")
+        admin = await replica.connect("admin")
+        assert (await admin.post("/erase", {"customer_id": "ann"}))["recordings"] == is_recorded
+        assert [file.name for file in folder.glob("*")] == ["call-2.jsonl"] * is_recorded
+    await client.close()
 
 
 class Phone:

@@ -124,7 +124,8 @@ class PhoneGateway:
         self._dialled_header = dialled_number_header
         self._on_digits = on_digits
         self._max_calls = max_calls
-        self._recordings = Path(recordings) if recordings is not None else None
+        self.recordings = Path(recordings) if recordings is not None else None
+        """The folder of the events of every call; it is made with the first."""
         self._redactor = redactor or Redactor()
         self._options = options or MachineOptions()
         self._settle_grace = settle_grace
@@ -321,7 +322,7 @@ class PhoneGateway:
         )
 
     def _recorder(self, call: IncomingCall, cfg: TenantConfig, options: MachineOptions) -> CallRecorder | None:
-        if self._recordings is None:
+        if self.recordings is None:
             return None
         about = {
             "session_id": call.session_id,
@@ -331,8 +332,8 @@ class PhoneGateway:
             "locale": cfg.locale,
         }
         try:
-            self._recordings.mkdir(parents=True, exist_ok=True)
-            path = self._recordings / f"{call.session_id}.jsonl"
+            self.recordings.mkdir(parents=True, exist_ok=True)
+            path = self.recordings / f"{call.session_id}.jsonl"
             return CallRecorder(path, about=about, options=options, redactor=self._redactor)
         except OSError as error:
             log.error("the phone call %s cannot be recorded: %s", call.session_id, error.strerror)
