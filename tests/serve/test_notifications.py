@@ -18,8 +18,7 @@ from handrail import Executor, Policy, Rule, ToolCall, ToolContext, ToolResult, 
 from handrail.authorize import MemoryApprovals
 from handrail.core import Approval, Event, LogEvent
 from handrail.errors import ConfigError, StoreError
-from handrail.execute import MemoryLedger
-from handrail.execute.ledger import Entry
+from handrail.execute import Entry, MemoryLedger
 from handrail.serve.gateway_config import Notification
 from handrail.serve.notifications import Notifier
 from handrail.store import SqlStore
