@@ -244,4 +244,5 @@ async def test_a_saved_tenant_that_is_not_valid_any_more_keeps_no_gateway_from_s
         await store.tenants.put(acme())
         await store._database.write(update(tenants).values(config=b'{"tenant_id": ""}'), {})
         async with client, PhoneGateway(client=client, tenants=store.tenants, store=store) as gateway:
-            assert gateway.tenant_problems == {}
+            ((tenant_id, problem),) = gateway.tenant_problems.items()
+    assert (tenant_id, "is not valid" in problem) == ("acme-corp", True)

@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import io
 import json
 import os
 import re
@@ -17,10 +18,11 @@ from mcp.client.streamable_http import streamable_http_client
 
 from handrail import Executor, Policy, ToolCall, ToolContext
 from handrail.cli.main import main
-from handrail.cli.serve import _is_agent, _open_agent
+from handrail.cli.serve import _is_agent, _open_agent, _open_file
 from handrail.errors import ConfigError
 from handrail.store import open_store
 from tests.serve.desk import ROOT, Browser, text_of
+from tests.serve.service import open_replica
 from tests.tools import pay
 
 
@@ -55,6 +57,27 @@ def test_a_key_is_created_listed_and_revoked(url: str, capsys: pytest.CaptureFix
     assert "revoked 2" in capsys.readouterr().out
     assert main(["keys", "revoke", "nobody"]) == 1
     assert "there is no key 'nobody'" in capsys.readouterr().err
+
+
+def test_the_first_key_of_a_database_says_which_database_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("HANDRAIL_STORE", raising=False)
+    monkeypatch.chdir(tmp_path)  # Not where the service runs.
+    for is_first in (True, False):
+        assert main(["keys", "create", "--role", "operator", "--who", "ann"]) == 0
+        told = capsys.readouterr().err
+        assert (f"the first key of sqlite:///{tmp_path}/handrail.db; for a service with another" in told) is is_first
+
+
+async def test_serve_says_of_each_source_what_is_wrong_with_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "gateway.yaml"
+    file.write_text("sources: {away: {url: 'http://127.0.0.1:9/mcp', bearer: 'env:NO_SUCH_TOKEN'}}\n")
+    async with _open_file(str(file), "http://127.0.0.1", False):
+        printed = capsys.readouterr().out
+    assert re.fullmatch(r"source away: failed: .*NO_SUCH_TOKEN.* is not set, 0 tools\n", printed)
 
 
 def test_what_waits_is_listed_shown_approved_and_runs(url: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -97,6 +120,42 @@ def test_why_names_the_calls_that_end_in_an_id_that_is_not_known(url: str, capsy
     assert "did you mean" not in capsys.readouterr().err
 
 
+def test_why_names_the_session_of_an_http_call_as_it_is_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HANDRAIL_STORE", f"sqlite:///{tmp_path}/handrail.db")
+
+    async def send_call() -> None:
+        async with open_store(f"sqlite:///{tmp_path}/handrail.db") as store, open_replica(store) as replica:
+            await (await replica.connect("caller", "acme")).call("get_balance", {"account": "a"}, call_id="k")
+
+    asyncio.run(send_call())
+    assert main(["why", "s-1", "k"]) == 1
+    assert "did you mean the session 'api:acme/s-1'?" in capsys.readouterr().err
+    assert main(["why", "api:acme/s-1", "k"]) == 0
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["why", "s-1", "\udcff"], ["audit", "--tool", "\udcff"], ["approvals", "deny", "\udcff", "--who", "ann"]],
+)
+def test_an_argument_that_is_not_utf_8_is_refused(
+    url: str, command: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(command) == 1
+    assert capsys.readouterr().err == "handrail: an argument must be UTF-8, got '\\udcff'.\n"
+
+
+def test_what_a_terminal_has_no_letter_for_is_printed_as_an_escape(
+    url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["keys", "create", "--role", "viewer", "--who", "zoë"]) == 0
+    printed = io.BytesIO()
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(printed, encoding="ascii"))
+    assert main(["keys", "list"]) == 0
+    assert rb"zo\xeb" in printed.getvalue()
+
+
 def test_a_denial_on_the_command_line_is_told_to_the_call(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     main(["approvals", "list", "--json"])
     token = json.loads(capsys.readouterr().out)["token"]
@@ -104,6 +163,9 @@ def test_a_denial_on_the_command_line_is_told_to_the_call(url: str, capsys: pyte
     assert "the operator said no: too much" in asyncio.run(send_payment(url))
     assert main(["approvals", "approve", token, "--who", "bob", "--arguments", "[1]"]) == 1
     assert "must be a JSON object" in capsys.readouterr().err
+    for wrong in ('{"amount": NaN}', "[" * 5_000):
+        assert main(["approvals", "approve", token, "--who", "bob", "--arguments", wrong]) == 1
+        assert "--arguments must be JSON: " in capsys.readouterr().err
 
 
 def test_the_audit_says_who_decided_and_why(url: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -201,7 +263,7 @@ async def test_serve_without_a_file_prints_its_keys_once_and_ends_when_it_is_tol
         started.append(process)
         assert process.stdout is not None
         printed = ""
-        while "MCP: " not in printed or not ("caller key" in printed or (tmp_path / "seen").exists()):
+        while "caller key" not in printed and "keys: " not in printed:
             line = (await process.stdout.readline()).decode()
             assert line, printed
             printed += line
@@ -222,9 +284,9 @@ async def test_serve_without_a_file_prints_its_keys_once_and_ends_when_it_is_tol
                         assert "310 EUR" in text_of(await client.call_tool("get_balance", {"account": "current"}))
                     process.terminate()
                     assert await process.wait() == 0
-            (tmp_path / "seen").touch()
             process, printed = await serve()
             assert "hrk_" not in printed
+            assert f"3 valid, of sqlite:///{tmp_path}/handrail.db; `handrail keys create` makes another" in printed
             process.terminate()
             await process.wait()
     finally:

@@ -211,7 +211,14 @@ async def test_a_broken_policy_file_changes_nothing_and_a_good_one_counts_from_t
     file.write_text("rules: [{deny: pay}]\n")
     executor = Executor([pay], policy=load_gateway_policy(file), store=store)
     watch = PolicyWatch(executor, file, read_stamp(file))
-    for broken in ("rules: [{deny: pay, wen: 1}]\n", "rules: [{deny: payy}]\n", "", "\x00", "rules: ["):
+    for broken in (
+        "rules: [{deny: pay, wen: 1}]\n",
+        "rules: [{deny: payy}]\n",
+        "",
+        "\x00",
+        "rules: [",
+        '["\\Uffffffff"]',
+    ):
         file.write_text(broken)
         await watch.check()
         (problem,) = watch.list_problems()
@@ -224,6 +231,36 @@ async def test_a_broken_policy_file_changes_nothing_and_a_good_one_counts_from_t
     await watch.check()
     assert watch.list_problems() == []
     assert not executor.is_denied("pay", CONTEXT)
+
+
+class RefusingOnce(Executor):
+    """An executor of the host's own, with a bug that the first rules meet."""
+
+    refused = False
+
+    def replace_policy(self, policy: Policy) -> None:
+        if not self.refused:
+            self.refused = True
+            raise RuntimeError("nobody expects this")
+        super().replace_policy(policy)
+
+
+async def test_a_policy_file_is_watched_on_after_an_exception_that_nobody_expects(
+    tmp_path: Path, store: SqlStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("handrail.serve.gateway._POLICY_SECONDS", 0.001)
+    file = tmp_path / "policy.yaml"
+    file.write_text("rules: [{allow: pay}]\n")
+    executor = RefusingOnce([pay], policy=load_gateway_policy(file), store=store)
+    watch = PolicyWatch(executor, file, read_stamp(file))
+    watching = asyncio.create_task(watch.run())
+    file.write_text("rules: [{deny: pay, reason: first}]\n")
+    await eventually(watch.list_problems)
+    assert "RuntimeError: nobody expects this" in watch.list_problems()[0]
+    file.write_text("rules: [{deny: pay, reason: the second}]\n")
+    await eventually(lambda: executor.is_denied("pay", CONTEXT) or watching.done())
+    assert watch.list_problems() == []
+    watching.cancel()
 
 
 @pytest.mark.proves("GW-11")

@@ -6,11 +6,13 @@ import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from html import unescape
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
+from sqlalchemy import insert, literal_column
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
@@ -19,8 +21,10 @@ from handrail.errors import ConfigError
 from handrail.execute import Timeouts
 from handrail.serve import build_app
 from handrail.serve.access import COOKIE
+from handrail.serve.audit_feed import AuditFeed
 from handrail.serve.call_report import explain_past_call
 from handrail.store import SqlStore, open_store
+from handrail.store.tables import audit
 from handrail.tenants import TenantConfig, ToolBuilder
 from tests.serve.desk import Browser, Desk, open_desk, text_of, to_text
 from tests.sources.serving import listening
@@ -577,3 +581,23 @@ async def test_the_app_works_below_a_path_of_another_app(store: SqlStore, execut
 async def test_the_store_is_the_executors_own(store: SqlStore) -> None:
     with pytest.raises(ConfigError, match="store must be the store of the executor"):
         build_app(Executor([pay]), store=store)
+
+
+async def test_open_pages_go_on_after_a_row_of_the_audit_that_nobody_can_read(store: SqlStore) -> None:
+    feed = AuditFeed(store, interval=0.02)
+    rows = feed.stream(lambda row: True, tenant_id=None)
+    waiting = asyncio.ensure_future(anext(rows))
+    broken = insert(audit).values(writer="w", number=1, at=time.time(), kind="call_finished", session_id="s")
+    await store._database.write(broken.values(detail=literal_column("'{'")), {})
+    executor = Executor([pay], policy=Policy(asks="operator"), store=store)
+    async with asyncio.timeout(20):
+        for number in count():  # The broken row is among the newest for a moment.
+            await ask(store, executor, f"c-{number}")
+            done, _ = await asyncio.wait([waiting], timeout=0.02)
+            if done:
+                break
+    row = await waiting
+    assert row is not None
+    assert (row.kind, row.tool) == ("call_finished", "pay")
+    await rows.aclose()
+    await feed.aclose()

@@ -18,6 +18,7 @@ from handrail import Executor, Policy, Rule, ToolCall, ToolContext, ToolResult, 
 from handrail.authorize import MemoryApprovals
 from handrail.core import Approval, Event, LogEvent
 from handrail.errors import ConfigError, StoreError
+from handrail.execute import Entry, MemoryLedger
 from handrail.serve.gateway_config import Notification
 from handrail.serve.notifications import Notifier
 from handrail.store import SqlStore
@@ -127,6 +128,37 @@ async def test_a_doubt_of_a_process_that_died_is_found_and_sent_once(store: SqlS
         assert (await receiver.next())["call"] == "1"
         await send(executor, "2")
         assert (await receiver.next())["event"] == "approval_requested"
+
+
+class BrokenOnce(MemoryLedger):
+    """A ledger of the host's own, with a bug that the first look meets."""
+
+    is_broken = True
+
+    async def find_doubts(self, **options: Any) -> list[Entry]:
+        if self.is_broken:
+            self.is_broken = False
+            raise RuntimeError("nobody expects this")
+        return await super().find_doubts(**options)
+
+
+async def test_doubts_are_looked_for_after_an_exception_that_nobody_expects() -> None:
+    @tool
+    async def wire(amount: int) -> str:
+        """Wire money."""
+        raise RuntimeError("nobody knows what became of it")
+
+    ledger = BrokenOnce()
+    alone = Executor([wire], policy=Policy([Rule.allow("*")]), ledger=ledger)
+    await send(alone, "1", "wire")  # Nobody listened.
+    receiver = Receiver()
+    async with (
+        listening(receiver.app) as url,
+        Notifier([Notification(url=f"{url}/hook")], url="https://desk.example", doubt_interval=0) as notifier,
+    ):
+        notifier.follow(alone)
+        assert (await receiver.next())["call"] == "1"
+    assert not ledger.is_broken
 
 
 async def test_a_doubt_is_sent_however_many_older_ones_nobody_has_resolved(store: SqlStore) -> None:

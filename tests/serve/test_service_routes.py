@@ -4,19 +4,21 @@ import asyncio
 import json
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
+from openai import AsyncOpenAI
 from sqlalchemy import update
 
-from handrail import Executor, Policy, Rule, ToolRegistry, tool
-from handrail.phone import WebhookResponse
+from handrail import Executor, Policy, Rule, ToolCall, ToolContext, ToolRegistry, tool
+from handrail.phone import PhoneGateway, WebhookResponse
 from handrail.serve import build_app
 from handrail.serve.tenant_retention import Retention
 from handrail.store import SqlStore
 from handrail.store.tables import tenants
-from handrail.tenants import Section, TenantConfig, ToolBuilder
+from handrail.tenants import Section, TenantConfig, TenantDirectory, ToolBuilder
 from tests.serve.service import PARROT, Client, close_account, get_balance, open_replica, paid, pay
 
 
@@ -421,6 +423,28 @@ async def test_a_tenant_whose_saved_configuration_is_not_valid_any_more_is_liste
         assert [item["tenant_id"] for item in (await host.get("/tenants"))["items"]] == ["abel"]
 
 
+async def test_a_saved_configuration_that_is_not_valid_any_more_is_shown_with_what_is_wrong_and_without_secrets(
+    store: SqlStore,
+) -> None:
+    async with open_replica(store, tenants=store.tenants) as replica:
+        admin, other = await replica.connect("admin"), await replica.connect("admin", "globex")
+        await store.tenants.put(TenantConfig(tenant_id="acme", locale="fr"))
+        source = {"name": "crm", "url": "https://crm.example/mcp", "headers": {"A": "s3cret", "B": "env:CRM"}}
+        written = {"tenant_id": "acme", "gone": 1, "mcp_servers": [{**source, "cookies": {"C": "s3cret"}}]}
+        await store._database.write(update(tenants).values(config=json.dumps(written).encode()), {})
+
+        shown = await admin.get("/tenants/acme")
+        assert (shown["revision"], "gone" in shown["problem"]) == (1, True)
+        hidden = {"headers": {"A": "[redacted]", "B": "env:CRM"}, "cookies": {"C": "[redacted]"}}
+        assert shown["config"] == {**written, "mcp_servers": [{**source, **hidden}]}
+        assert await admin.get("/tenants/acme", revision=1) == shown
+        await other.get("/tenants/acme", 404)
+        await admin.get("/tenants/acme", 404, revision=2)
+        repaired = {"config": {"tenant_id": "acme", "locale": "fr"}}
+        assert (await admin.request("PUT", "/tenants/acme?revision=1", json=repaired)).status_code == 200
+        assert (await admin.get("/tenants/acme"))["problem"] is None
+
+
 async def test_a_tenant_whose_only_revision_cannot_be_built_calls_nothing(store: SqlStore) -> None:
     async with open_replica(store, tenants=store.tenants) as replica:
         caller = await replica.connect("caller")
@@ -648,6 +672,63 @@ async def test_what_a_tenant_does_not_keep_is_deleted_also_when_it_has_left_or_a
             await store._database.write(broken, {})
         assert await Retention(store, store.tenants).apply(now=time.time() + 31 * 86_400) > 0
         assert (await viewer.get("/approvals"))["items"] == []
+
+
+class BrokenAtFirst(TenantDirectory):
+    """Tenants whose first list meets an exception that nobody expects."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.looks = 0
+        self.was_listed = asyncio.Event()
+
+    async def list(self) -> list[TenantConfig]:
+        self.looks += 1
+        if self.looks == 1:
+            raise RuntimeError("the host's own directory has a bug")
+        self.was_listed.set()
+        return await super().list()
+
+
+async def test_retention_goes_on_after_an_exception_that_nobody_expects(store: SqlStore) -> None:
+    kept = BrokenAtFirst()
+    retaining = asyncio.create_task(Retention(store, kept, interval=0).run())
+    looking = asyncio.create_task(kept.was_listed.wait())
+    await asyncio.wait([retaining, looking], return_when=asyncio.FIRST_COMPLETED)
+    assert not retaining.done()
+    retaining.cancel()
+
+
+async def test_a_tenant_whose_days_cannot_be_counted_keeps_no_other_from_being_deleted(store: SqlStore) -> None:
+    async with open_replica(store, tenants=store.tenants) as replica:
+        for tenant_id in ("acme", "globex"):
+            await store.tenants.put(TenantConfig(tenant_id=tenant_id, retention_days=30))
+        written = b'{"tenant_id": "acme", "retention_days": 1%s}' % (b"0" * 400)
+        await store._database.write(update(tenants).where(tenants.c.tenant_id == "acme").values(config=written), {})
+        caller, viewer = await replica.connect("caller", "globex"), await replica.connect("viewer", "globex")
+        await caller.call("pay", {"invoice": "i", "amount": 1}, call_id="c")
+        assert await Retention(store, store.tenants).apply(now=time.time() + 31 * 86_400) > 0
+        assert (await viewer.get("/approvals"))["items"] == []
+
+
+@pytest.mark.parametrize("is_recorded", [True, False])
+async def test_erasing_a_customer_deletes_the_recordings_of_the_phone(
+    store: SqlStore, tmp_path: Path, is_recorded: bool
+) -> None:
+    folder = tmp_path / "calls"
+    client = AsyncOpenAI(api_key="sk-test", webhook_secret="whsec_" + "a" * 24)
+    phone = PhoneGateway(client=client, tenants=store.tenants, store=store, recordings=folder)
+    async with open_replica(store, phone=phone) as replica:
+        context = ToolContext(session_id="call-1", tenant_id="acme", customer_id="ann")
+        await replica.executor.run(ToolCall(id="c", name="close_account", arguments_json='{"account": "a"}'), context)
+        if is_recorded:
+            folder.mkdir()
+            (folder / "call-1.jsonl").write_text("what ann said")
+            (folder / "call-2.jsonl").write_text("another's")
+        admin = await replica.connect("admin")
+        assert (await admin.post("/erase", {"customer_id": "ann"}))["recordings"] == is_recorded
+        assert [file.name for file in folder.glob("*")] == ["call-2.jsonl"] * is_recorded
+    await client.close()
 
 
 class Phone:

@@ -38,7 +38,7 @@ def listed(what: str) -> list[dict[str, Any]]:
         case "liar":
             promised = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
             return [tool("wrong", outputSchema=promised, annotations={"readOnlyHint": True}), *ordinary[:1]]
-        case "changing" | "hammer" | "hammer_changing":
+        case "changing" | "stumbling" | "hammer" | "hammer_changing":
             return [tool("ok"), tool(f"v{os.environ.get('VERSION', '1')}"), tool("change")]
         case "malformed":
             return [{"description": "It has no name."}]
@@ -70,6 +70,13 @@ def answer(request: dict[str, Any], what: str) -> None:
         send({"id": number, "result": {"protocolVersion": version, "capabilities": capabilities, "serverInfo": info}})
     elif method == "tools/list" and what == "mute":
         pass
+    elif method == "tools/list" and what == "stumbling" and (asked := os.environ.get("VERSION", "1")) != "3":
+        os.environ["VERSION"] = str(int(asked) + 1)
+        if asked == "1":
+            send({"id": number, "result": {"tools": [tool("v1")]}})
+            send({"method": "notifications/tools/list_changed"})
+        else:
+            send({"id": number, "error": {"code": -32603, "message": "not now"}})
     elif method == "tools/list":
         send({"id": number, "result": {"tools": listed(what)}})
         if what in ("hammer", "hammer_changing"):

@@ -11,6 +11,7 @@ from handrail.cli.main import main
 from handrail.errors import ConfigError
 from handrail.sources import McpServer, connect
 from handrail.sources.pins import compare_pins, read_pins, write_pins
+from tests.clocks import eventually
 
 HOSTILE = Path(__file__).with_name("hostile_server.py")
 
@@ -39,6 +40,22 @@ async def test_what_nobody_has_accepted_is_held_and_the_rest_is_offered(tmp_path
         held = {difference.tool: difference for difference in sources.status["crm"].differences}
         assert {name: one.kind for name, one in held.items()} == {"ok": "changed", "change": "changed", "v1": "added"}
         assert '+  "description": "A tool.",' in held["ok"].diff
+
+
+WRITE = """
+import sys
+from handrail.sources.pins import write_pins
+for number in range(25):
+    write_pins(sys.argv[1], f"{sys.argv[2]}-{number}", {})
+"""
+
+
+async def test_processes_that_pin_at_once_lose_no_pins_of_each_other(tmp_path: Path) -> None:
+    pins = tmp_path / "pins.json"
+    write = (sys.executable, "-c", WRITE, str(pins))
+    processes = [await asyncio.create_subprocess_exec(*write, f"crm-{number}") for number in range(4)]
+    assert [await process.wait() for process in processes] == [0] * 4
+    assert len(json.loads(pins.read_text())["servers"]) == 4 * 25
 
 
 async def test_an_accepted_change_reaches_a_server_that_is_connected(
@@ -72,6 +89,30 @@ async def test_pins_that_cannot_be_read_hold_everything(tmp_path: Path) -> None:
         assert sources.status["crm"].state == "failed"
         assert "holds no pins of version 1" in sources.status["crm"].reason
         assert sources.tools == ()
+
+
+async def test_pins_that_cannot_be_read_for_a_while_leave_a_connected_server_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("handrail.sources.mcp.client._PINS_PAUSE", 0.01)
+    pins = tmp_path / "pins.json"
+    assert await asyncio.to_thread(main, ["mcp", "pin", file_of(server(pins, "1"), tmp_path)]) == 0
+    where = file_of(server(pins, "2"), tmp_path)
+    async with connect([server(pins, "2")]) as sources:
+        written = pins.read_text()
+        pins.write_text("<<<<<<< ours")
+        await eventually(lambda: "stay as they were" in caplog.text or sources.status["crm"].state == "failed")
+        assert [tool.name for tool in sources.tools] == ["crm__ok", "crm__change"]
+        assert sources.status["crm"].state == "connected"
+        pins.write_text(written)
+        assert await asyncio.to_thread(main, ["mcp", "accept", where, "v2"]) == 0
+        await eventually(lambda: [tool.name for tool in sources.tools] == ["crm__ok", "crm__v2", "crm__change"])
+
+
+async def test_a_change_of_the_tools_is_seen_although_the_first_listing_after_it_fails() -> None:
+    stumbling = McpServer("crm", command=[sys.executable, "-S", str(HOSTILE), "stumbling"])
+    async with connect([stumbling]) as sources:
+        await eventually(lambda: "crm__v3" in [tool.name for tool in sources.tools])
 
 
 def test_what_a_terminal_would_hide_is_shown_in_a_difference() -> None:

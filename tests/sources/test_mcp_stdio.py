@@ -203,3 +203,17 @@ async def test_two_servers_of_one_name_are_refused() -> None:
     with pytest.raises(ConfigError, match="Two sources are named 'shop'"):
         async with connect([McpServer("shop", command=SHOP), McpServer("shop", command=SHOP)]):
             pass
+
+
+async def test_a_server_that_was_connected_is_again_once_its_secret_is_back(tmp_path: Path) -> None:
+    secret = tmp_path / "token"
+    secret.write_text("one")
+    env = {"SHOP_JOURNAL": str(tmp_path / "journal"), "TOKEN": f"file:{secret}"}
+    async with connect([McpServer("shop", command=SHOP, env=env, trusted=True)]) as sources:
+        executor = Executor(sources.tools, policy=Policy([Rule.allow("*")]))
+        secret.unlink()  # It is being renewed when the process dies.
+        await executor.run(call("shop__crash", '{"order_id": 7}'), CONTEXT)
+        await until(sources, lambda found: "env['TOKEN']" in found.status["shop"].reason)
+        secret.write_text("two")
+        await until(sources, lambda found: found.status["shop"].state != "reconnecting")
+        assert sources.status["shop"].state == "connected"

@@ -37,6 +37,13 @@ async def test_a_result_that_is_not_like_most_says_how(
     assert row.detail == {**detail, "slow": False}
 
 
+async def test_what_the_application_logs_is_audited_without_the_field_that_cannot_be_looked_at(store: SqlStore) -> None:
+    store.audit(LogEvent(at=1.0, session_id="s-1", name="order_checked", fields={"body": b"\xff", "order": 7}))
+
+    (row,) = await facts(store)
+    assert (row.kind, row.detail) == ("order_checked", {"body": "[redacted]", "order": 7})
+
+
 async def test_a_result_with_a_picture_says_so_and_one_without_does_not(store: SqlStore) -> None:
     for media in ((), (PICTURE,)):
         store.audit(

@@ -79,6 +79,9 @@ async def test_files_are_read_in_yaml_and_json_and_again(tmp_path: Path) -> None
     (tmp_path / "b.json").write_text('{"tenant_id": ')
     with pytest.raises(ConfigError, match=r"b\.json:1: this is not JSON"):
         tenants.reload()
+    (tmp_path / "b.json").write_text('{"tenant_id": "b", "retention_days": %s}' % ("9" * 5_000))
+    with pytest.raises(ConfigError, match=r"b\.json: this JSON cannot be read"):
+        tenants.reload()
     assert len(tenants) == 2
 
     (tmp_path / "b.json").unlink()

@@ -82,8 +82,8 @@ async def _decide(options: argparse.Namespace) -> int:
     arguments: Any = None
     if getattr(options, "arguments", None) is not None:
         try:
-            arguments = json.loads(options.arguments)
-        except ValueError as error:
+            arguments = json.loads(options.arguments, parse_constant=_refuse_constant)
+        except (ValueError, RecursionError) as error:
             raise ApprovalError(f"--arguments must be JSON: {error}.") from error
         if not isinstance(cast(object, arguments), dict):
             raise ApprovalError("--arguments must be a JSON object.")
@@ -100,6 +100,10 @@ async def _decide(options: argparse.Namespace) -> int:
     end = " It runs when its client sends the call again, once." if after.state == "approved" else ""
     print(f"{after.tool} is {after.state}.{end}")
     return 0
+
+
+def _refuse_constant(text: str) -> Any:
+    raise ValueError(f"{text} is not a number that JSON has")
 
 
 def _state(approval: Approval) -> str:

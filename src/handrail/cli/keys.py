@@ -37,6 +37,9 @@ def run(options: argparse.Namespace) -> int:
 
 async def _create(options: argparse.Namespace) -> int:
     async with open_chosen_store(options.store, migrate=True) as store:
+        if not await store.keys.list():  # `handrail serve` would have made some.
+            text = f"this is the first key of {store.url}; for a service with another database, name that with --store"
+            print(text, file=sys.stderr)
         key, secret = await store.keys.create(role=options.role, who=options.who, tenant_id=options.tenant)
     scope = f"the tenant {key.tenant_id}" if key.tenant_id else "every tenant"
     print(f"key {key.id} of {key.who}: {key.role}, for {scope}. It is shown only now:", file=sys.stderr)

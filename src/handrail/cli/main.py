@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Any, Final
 
-from handrail.core.text import escape_invisible, suggest
+from handrail.core.text import encodable, escape_invisible, suggest
 from handrail.core.version import __version__
 from handrail.errors import HandrailError
 
@@ -54,6 +54,9 @@ class _Parser(argparse.ArgumentParser):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one subcommand and return its exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
+    out: Any = sys.stdout
+    if getattr(out, "errors", None) == "strict" and hasattr(out, "reconfigure"):
+        out.reconfigure(errors="backslashreplace")  # As stderr: a terminal may not have every letter.
     parser = _Parser(prog="handrail", description="The tool runtime for LLM agents.")
     parser.add_argument("--version", action="version", version=f"handrail {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
@@ -77,6 +80,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1 if _CHECKS.intersection(given[:1]) else 0
     except HandrailError as error:
         print(escape_invisible(f"handrail: {error}"), file=sys.stderr)
+        return 1
+    except UnicodeEncodeError:  # No database and no provider takes it; a file may have such a name.
+        wrong = next((text for text in given if encodable(text) != text), None)
+        if wrong is None:
+            raise
+        print(f"handrail: an argument must be UTF-8, got {wrong!r}.", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130

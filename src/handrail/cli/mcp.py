@@ -111,7 +111,7 @@ async def _serve_gateway(given: argparse.Namespace) -> int:
 async def _inspect(servers: Sequence[McpServer]) -> int:
     async with connect(servers) as sources:
         for name, status in sources.status.items():
-            why = f": {status.reason}" if status.reason else ""
+            why = f": {status.reason.rstrip('.')}" if status.reason else ""
             print(escape_line(f"{name}: {status.state}{why}, {status.tools} tools"))
             for tool in sources.tools:
                 if tool.source == f"mcp:{name}":

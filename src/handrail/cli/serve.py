@@ -84,7 +84,10 @@ async def _serve(options: argparse.Namespace) -> None:
     opening = _open_agent(options) if _is_agent(options.file) else _open_file(options.file, url, options.worker)
     async with opening as (app, store):
         print(f"console: {url}/\nHTTP:    {url}/v1\nMCP:     {url}/mcp", flush=True)
-        if not await store.keys.list():
+        if known := await store.keys.list():
+            valid = sum(not key.revoked_at for key in known)
+            print(f"keys:    {valid} valid, of {store.url}; `handrail keys create` makes another", flush=True)
+        else:
             for role, (who, use) in _FIRST_KEYS.items():
                 key, secret = await store.keys.create(role=role, who=who)
                 print(f"{key.role} key, shown only now ({use}): {secret}", flush=True)
@@ -128,7 +131,7 @@ async def _open_file(file: str, url: str, is_worker: bool) -> AsyncGenerator[tup
 
     async with open_gateway(file, url=url, worker=is_worker) as gateway:
         for name, status in gateway.sources.status.items():
-            why = f": {status.reason}" if status.reason else ""
+            why = f": {status.reason.rstrip('.')}" if status.reason else ""
             print(escape_line(f"source {name}: {status.state}{why}, {status.tools} tools"), flush=True)
         yield gateway.app, gateway.store
 

@@ -203,7 +203,15 @@ class Redactor:
         They are JSON already. About `max_chars` are looked at, whoever wrote them, and whatever they hold.
         """
         limit = max(max_chars // max(len(arguments), 1), 100)
-        return self.value({name: _cut_value(value, limit) for name, value in arguments.items()})
+        cut = {name: _cut_value(value, limit) for name, value in arguments.items()}
+        if (whole := self.value(cut)) != HIDDEN:
+            return whole
+        alone = ((name, self.value({name: value})) for name, value in cut.items())  # One of them cannot be looked at.
+        return {
+            key: value
+            for name, one in alone
+            for key, value in ({encodable(str(name)): HIDDEN} if one == HIDDEN else one).items()
+        }
 
     def beginning(self, value: Any, *, max_chars: int = MAX_PIECE) -> Any:
         """A copy of any value, of a long one the beginning: no more than may be redacted in the event loop."""

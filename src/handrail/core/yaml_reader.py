@@ -59,6 +59,8 @@ class YamlReader:
             raise ConfigError(f"{source}:{mark.line + 1 if mark else 1}: {problem}.") from error
         except RecursionError as error:
             raise self.build_error(None, "it is nested too deeply") from error
+        except (ValueError, OverflowError) as error:  # An escape such as "\\Uffffffff".
+            raise self.build_error(None, f"this is not YAML: {error}") from error
 
     def read_mapping(self, node: Any, expected: str) -> dict[str, tuple[Any, Any]]:
         """Return the nodes of each key and its value; `expected` is the error for a node that is not a mapping."""

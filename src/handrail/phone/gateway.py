@@ -6,7 +6,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, Self
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, Self, cast
 
 from msgspec import structs
 
@@ -132,7 +132,8 @@ class PhoneGateway:
         self._on_digits = on_digits
         self._max_calls = max_calls
         self._max_calls_per_tenant = max_calls_per_tenant
-        self._recordings = Path(recordings) if recordings is not None else None
+        self.recordings = Path(recordings) if recordings is not None else None
+        """The folder of the events of every call; it is made with the first."""
         self._redactor = redactor or Redactor()
         self._options = options or MachineOptions()
         self._settle_grace = settle_grace
@@ -331,7 +332,7 @@ class PhoneGateway:
         )
 
     def _recorder(self, call: IncomingCall, cfg: TenantConfig, options: MachineOptions) -> CallRecorder | None:
-        if self._recordings is None:
+        if self.recordings is None:
             return None
         about = {
             "session_id": call.session_id,
@@ -341,8 +342,8 @@ class PhoneGateway:
             "locale": cfg.locale,
         }
         try:
-            self._recordings.mkdir(parents=True, exist_ok=True)
-            path = self._recordings / f"{call.session_id}.jsonl"
+            self.recordings.mkdir(parents=True, exist_ok=True)
+            path = self.recordings / f"{call.session_id}.jsonl"
             return CallRecorder(path, about=about, options=options, redactor=self._redactor)
         except OSError as error:
             log.error("the phone call %s cannot be recorded: %s", call.session_id, error.strerror)
@@ -381,6 +382,9 @@ class PhoneGateway:
         if self._store is not None:
             await self._store.open()
         self.tenant_problems = await self._executors.check(await self._tenants.list())
+        left_out: object = getattr(self._tenants, "problems", None)
+        if isinstance(left_out, Mapping):  # Of `SqlTenants`: saved configurations that are not valid any more.
+            self.tenant_problems |= cast(Mapping[str, str], left_out)
         for tenant_id, problem in self.tenant_problems.items():
             log.error("the tenant %s: %s", tenant_id, problem)
             self._note("", "tenant_invalid", "error", tenant_id=tenant_id, reason=problem)

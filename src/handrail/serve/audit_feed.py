@@ -10,7 +10,6 @@ from collections.abc import AsyncGenerator, Callable
 from typing import Final
 
 from handrail.core.log import log
-from handrail.errors import HandrailError
 from handrail.store import SqlStore
 from handrail.store.audit_rows import AuditRow
 
@@ -106,7 +105,7 @@ class AuditFeed:
             since = max(time.time() - 2 * self._interval, started - self._interval)
             try:
                 rows = await self._store.audit.query(kind="call_finished", since=since, limit=_MAX_ROWS)
-            except HandrailError:
+            except Exception:  # Such as a row that nobody can read: it is not among the newest for long.
                 log.warning("the audit cannot be read; the open pages wait", exc_info=True)
                 rows = []
             self._seen = {ref: at for ref, at in self._seen.items() if at >= since}

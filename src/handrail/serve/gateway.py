@@ -170,7 +170,11 @@ class PolicyWatch:
         """Look for changes until it is cancelled."""
         while self._file is not None:
             await asyncio.sleep(_POLICY_SECONDS)
-            await self.check()
+            try:
+                await self.check()
+            except Exception as error:  # The next rules may be others.
+                self._problem = f"{type(error).__name__}: {error}"
+                log.exception("the policy file cannot be used, and the rules before it are in force")
 
     async def check(self) -> None:
         """Apply the file if it is another one than before."""

@@ -129,7 +129,7 @@ class Notifier:
             await asyncio.sleep(self._interval)
             try:
                 found = [] if self._executor is None else await self._executor.doubts(limit=_MAX_OPEN_DOUBTS)
-            except StoreError:
+            except Exception:  # A ledger may be anybody's.
                 log.warning("the doubts cannot be read; trying again", exc_info=True)
                 continue
             for doubt in found:

@@ -5,7 +5,6 @@ import time
 from typing import Final
 
 from handrail.core.log import log
-from handrail.errors import HandrailError
 from handrail.store import SqlStore
 from handrail.store.tenants import SqlTenants
 from handrail.tenants.directory import Tenants
@@ -28,15 +27,20 @@ class Retention:
             await self.apply()
 
     async def apply(self, *, now: float | None = None) -> int:
-        """Delete what is too old now; how many rows. A tenant that cannot be read costs no other."""
+        """Delete what is too old now; how many rows. A tenant whose rows cannot be deleted costs no other."""
         now = time.time() if now is None else now
         deleted = 0
         try:
-            for tenant_id, days in (await self._list_days()).items():
+            listed = await self._list_days()
+        except Exception:  # Tenants may be kept anywhere: whatever is wrong there now, the next look comes.
+            log.exception("what tenants do not keep any longer cannot be deleted now: they cannot be listed")
+            return 0
+        for tenant_id, days in listed.items():
+            try:
                 before = now - days * _DAY
                 deleted += await self._store.purge(before=before, audit_before=before, tenant_id=tenant_id)
-        except HandrailError:
-            log.exception("what tenants do not keep any longer cannot be deleted now")
+            except Exception:
+                log.exception("what the tenant %s does not keep any longer cannot be deleted now", tenant_id)
         return deleted
 
     async def _list_days(self) -> dict[str, float]:

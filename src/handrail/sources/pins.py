@@ -2,7 +2,8 @@
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
@@ -38,15 +39,32 @@ def read_pins(path: str | Path, server: str) -> dict[str, Definition]:
 def write_pins(path: str | Path, server: str, definitions: Mapping[str, Definition]) -> None:
     """Put a server's definitions into the file, in the place of those that it holds."""
     file = Path(path)
-    servers = {**_read(file), server: dict(sorted(definitions.items()))}
-    text = json.dumps({"version": _VERSION, "servers": dict(sorted(servers.items()))}, indent=2, sort_keys=True)
     draft = file.with_name(f".{file.name}.{os.getpid()}")
     try:
-        draft.write_text(text + "\n", encoding="utf-8")
-        draft.replace(file)
+        with _locked(file.parent):
+            servers = {**_read(file), server: dict(sorted(definitions.items()))}
+            text = json.dumps({"version": _VERSION, "servers": dict(sorted(servers.items()))}, indent=2, sort_keys=True)
+            draft.write_text(text + "\n", encoding="utf-8")
+            draft.replace(file)
     except OSError as error:
         draft.unlink(missing_ok=True)
         raise ConfigError(f"The pins cannot be written to {file}: {error.strerror}.") from error
+
+
+@contextmanager
+def _locked(directory: Path) -> Generator[None]:
+    """Keep other processes that write pins here waiting: each of them writes what the ones before have written, too."""
+    try:
+        import fcntl  # noqa: PLC0415  # not on Windows
+    except ImportError:
+        yield
+        return
+    descriptor = os.open(directory, os.O_RDONLY)  # The file itself is replaced; a file for the lock would be left over.
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def compare_pins(pinned: Mapping[str, Definition], current: Mapping[str, Definition]) -> tuple[PinDifference, ...]:

@@ -137,6 +137,12 @@ class SqlStore:
         """Whether the database is open, in an event loop that still exists."""
         return self._database.is_open
 
+    @property
+    def url(self) -> str:
+        """The URL of the database, with its password hidden."""
+        url = self._database.url
+        return url.set(drivername=url.get_backend_name()).render_as_string(hide_password=True)
+
     def is_at(self, url: str) -> bool:
         """Whether this is the store of a URL."""
         return self._database.url == parse_url(url)

@@ -94,11 +94,16 @@ class SqlTenants:
 
     async def get(self, tenant_id: str, *, revision: int | None = None) -> TenantConfig | None:
         """The tenant of this id: its newest revision, or the one that is asked for."""
+        written = await self.read_written(tenant_id, revision=revision)
+        return None if written is None else await self._decode(written, tenant_id)
+
+    async def read_written(self, tenant_id: str, *, revision: int | None = None) -> bytes | None:
+        """The JSON that was saved of a tenant, also if it is not valid any more."""
         if revision is None:
             rows = await self._database.fetch(_NEWEST, {"of_tenant": tenant_id})
         else:
             rows = await self._database.fetch(_ONE, {"of_tenant": tenant_id, "of_revision": revision})
-        return None if not rows or rows[0][0] is None else await self._decode(rows[0][0], tenant_id)
+        return rows[0][0] if rows else None
 
     async def _decode(self, written: bytes, tenant_id: str) -> TenantConfig:
         digest = hashlib.sha256(written).digest()

@@ -99,6 +99,8 @@ def _read_json(text: str, path: Path) -> tuple[Any, dict[YamlPath, int]]:
         raise ConfigError(f"{path}:{error.lineno}: this is not JSON: {error.msg}.") from error
     except RecursionError as error:
         raise ConfigError(f"{path}:1: it is nested too deeply.") from error
+    except ValueError as error:  # A number of thousands of digits.
+        raise ConfigError(f"{path}: this JSON cannot be read: {error}.") from error
     try:  # JSON is YAML in all but details; its lines are a help, not a need.
         return values, _read_yaml(text, path)[1]
     except (ConfigError, MissingExtraError):

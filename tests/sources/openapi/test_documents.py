@@ -1,6 +1,8 @@
 """Documents as people write them: versions, files, references, and what is wrong with some."""
 
+import asyncio
 import json
+import os
 import threading
 from pathlib import Path
 from typing import Any
@@ -207,6 +209,53 @@ async def test_a_document_whose_server_is_away_is_loaded_once_it_answers() -> No
             await eventually(lambda: "pets" in executor.registry and sources.status["gone"].state == "failed")
             assert sources.status["pets"] == SourceStatus(name="pets", state="connected", tools=1)
             assert "404" in sources.status["gone"].reason
+
+
+async def test_an_operation_in_a_document_that_is_away_is_there_once_it_answers() -> None:
+    part: list[Any] = [Reply(status=503), Reply(cut=True), {"path": {"get": {"operationId": "orders"}}}]
+
+    def answer(request: Request) -> Any:
+        if request.path == "/part.json":
+            return part.pop(0)
+        return document({"/pets": {"get": {"operationId": "pets"}}, "/orders": {"$ref": "part.json#/path"}})
+
+    with serving(answer) as server:
+        async with connect([OpenApi(f"{server.url}/openapi.json", name="shop", allow_private=True)]) as sources:
+            executor = Executor([sources])
+            assert [tool.name for tool in sources.tools] == ["pets"]
+            assert "the server answered 503" in sources.status["shop"].skipped[0].reason
+            await eventually(lambda: "orders" in executor.registry)
+            assert sources.status["shop"] == SourceStatus(name="shop", state="connected", tools=2)
+
+
+async def test_a_document_that_hangs_costs_only_the_operations_that_refer_to_it() -> None:
+    over = threading.Event()
+
+    def answer(request: Request) -> Any:
+        if request.path == "/part.json":
+            over.wait(60)
+        return document({"/pets": {"get": {"operationId": "pets"}}, "/orders": {"$ref": "part.json#/path"}})
+
+    with serving(answer) as server:
+        api = OpenApi(f"{server.url}/openapi.json", allow_private=True, timeout=0.5)
+        assert [tool.name for tool in (await api.load()).tools()] == ["pets"]
+        assert "part.json was not there within 0.5 seconds" in api.skipped[0].reason
+        over.set()
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+async def test_a_document_in_a_pipe_is_read_once_it_is_written_and_one_that_nobody_writes_is_not_waited_for(
+    tmp_path: Path,
+) -> None:
+    pipe = tmp_path / "pipe.json"
+    os.mkfifo(pipe)
+    reading = asyncio.create_task(OpenApi(pipe).load())
+    written = json.dumps(document({"/pets": {"get": {"operationId": "pets"}}, "/x": {"description": "x" * 200_000}}))
+    await asyncio.to_thread(pipe.write_text, written)
+    assert [tool.name for tool in (await reading).tools()] == ["pets"]
+    async with connect([OpenApi(pipe, name="pipe", timeout=0.05)]) as sources:
+        assert sources.status["pipe"].state == "failed"
+        assert "was not there within 0.05 seconds" in sources.status["pipe"].reason
 
 
 async def test_a_document_at_a_url_holds_nobody_up_and_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -110,3 +110,9 @@ def test_a_document_of_10_mb_that_names_40_hosts_gets_credentials_for_those_that
     assert {tool.metadata["host"] for tool in api.tools()} == {"api7.example"}
     assert (len(api.tools()), len(api.skipped)) == (10, 390)
     assert all("credentials are not sent to" in skipped.reason for skipped in api.skipped)
+
+
+def test_an_escape_that_is_no_character_is_an_error_of_the_document(tmp_path: Path) -> None:
+    (tmp_path / "api.yaml").write_text('openapi: "\\Uffffffff"\n')
+    with pytest.raises(SourceError, match=r"api\.yaml"):
+        OpenApi(tmp_path / "api.yaml").tools()

@@ -1,5 +1,6 @@
 """The audit over HTTP: filtered, in pages, and as lines of JSON; and the erasure of one customer."""
 
+import asyncio
 import time
 from collections.abc import AsyncGenerator
 from typing import Annotated, Any, Final
@@ -177,7 +178,11 @@ def build_router() -> APIRouter:
     async def erase(request: Request, body: EraseBody, key: ApiKey = allow("admin")) -> ErasureBody:
         """Erase the values of one customer of a tenant everywhere; what makes a call run at most once stays."""
         service, tenant = get_service(request), choose_tenant(key, body.tenant_id)
-        done = await service.store.erase(customer_id=clean(body.customer_id), tenant_id=tenant, who=key.who)
+        folder = None if service.phone is None else service.phone.recordings
+        recordings = folder if folder is not None and await asyncio.to_thread(folder.is_dir) else None
+        done = await service.store.erase(
+            customer_id=clean(body.customer_id), tenant_id=tenant, who=key.who, recordings=recordings
+        )
         service.note(request, key, "erased_over_http", tenant_id=tenant)
         return ErasureBody.model_validate(msgspec.structs.asdict(done))
 

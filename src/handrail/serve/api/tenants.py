@@ -1,7 +1,7 @@
 """Tenants over HTTP: check a configuration, save it, see its history, and go back to an older one."""
 
 import json
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, cast
 
 from fastapi import APIRouter, Query, Request
 from msgspec import structs
@@ -13,6 +13,7 @@ from handrail.serve.api.error_responses import EVERY_ROUTE, ApiError, describe_e
 from handrail.serve.api.key_scope import Service, allow, clean, get_service, is_visible
 from handrail.store.api_keys import ApiKey
 from handrail.tenants.config import TenantConfig
+from handrail.tenants.tool_source_config import McpServerConfig, OpenApiConfig
 
 _REFERENCES: Final = ("secret:", "env:", "file:")
 _MAX_REVISION: Final = 2**53
@@ -167,16 +168,25 @@ def build_router() -> APIRouter:
         service, id = get_service(request), _check_tenant(key, tenant_id)
         if service.tenants is None:
             raise not_found("tenant")
-        if revision is not None or _is_stored(service):
-            history = await service.store.tenants.history(id)
-            number = revision if revision is not None else (history[0].revision if history else 0)
-            cfg = await service.store.tenants.get(id, revision=revision)
+        if revision is None and not _is_stored(service):
+            cfg = await service.tenants.directory.get(id)
+            if cfg is None:
+                raise not_found("tenant")
+            number, version, written = 0, cfg.version, cfg.model_dump_json(exclude_unset=True).encode()
+            problem = service.tenants.problems.get(id)
         else:
-            number, cfg = 0, await service.tenants.directory.get(id)
-        if cfg is None:
-            raise not_found("tenant")
-        problem = service.tenants.problems.get(id) if revision is None else None
-        return TenantBody(tenant_id=id, revision=number, version=cfg.version, config=_show_config(cfg), problem=problem)
+            history = await service.store.tenants.history(id)
+            found = next((one for one in history if revision in (None, one.revision)), None)
+            if found is None or found.removed:
+                raise not_found("tenant")
+            number, version = found.revision, found.version
+            written = await service.store.tenants.read_written(id, revision=number) or b"{}"
+            problem = service.tenants.problems.get(id) if revision is None else None
+            try:
+                await service.store.tenants.get(id, revision=number)
+            except ConfigError as error:
+                problem = error.message
+        return TenantBody(tenant_id=id, revision=number, version=version, config=_show_config(written), problem=problem)
 
     @router.put("/tenants/{tenant_id}", summary="Save a tenant", responses=changed)
     async def put(
@@ -291,15 +301,26 @@ async def _save(service: Service, request: Request, key: ApiKey, cfg: TenantConf
     return SavedBody(revision=saved, version=cfg.version)
 
 
-def _show_config(cfg: TenantConfig) -> dict[str, Any]:
-    """A configuration with its references; a literal value where a reference may stand is not shown."""
-    values: dict[str, Any] = json.loads(cfg.model_dump_json(exclude_unset=True))
-    for source in (*values.get("mcp_servers", ()), *values.get("openapi", ())):
-        for name in ("headers", "env", "api_key"):
-            if isinstance(source.get(name), dict):
-                source[name] = {field: _hide(value) for field, value in source[name].items()}
+def _show_config(written: bytes) -> dict[str, Any]:
+    """A configuration with its references; a literal value where a reference may stand is not shown, and of one that is
+    not valid any more no value of a field of a source that is not known."""
+    values: dict[str, Any] = json.loads(written)
+    for kind, known in (("mcp_servers", McpServerConfig), ("openapi", OpenApiConfig)):
+        sources = values.get(kind)
+        for source in cast(list[Any], sources) if isinstance(sources, list) else ():
+            for name in cast(dict[str, Any], source) if isinstance(source, dict) else ():
+                if name in ("headers", "env", "api_key") or name not in known.model_fields:
+                    source[name] = _hide(source[name])
     return values
 
 
-def _hide(value: str) -> str:
-    return value if value.startswith(_REFERENCES) else HIDDEN
+def _hide(value: Any) -> Any:
+    match value:
+        case dict():
+            return {name: _hide(item) for name, item in cast(dict[str, Any], value).items()}
+        case list():
+            return [_hide(item) for item in cast(list[Any], value)]
+        case str() if not value.startswith(_REFERENCES):
+            return HIDDEN
+        case _:
+            return value

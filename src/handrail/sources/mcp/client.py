@@ -67,6 +67,7 @@ class OpenMcpServer:
         self._closing: set[asyncio.Task[None]] = set()
         self._list_changed = asyncio.Event()
         self._stopped = asyncio.Event()
+        self._has_served = False
         self._first_attempt_done = asyncio.Event()
         """Set when the first attempt to connect has ended, either way."""
         self._task: asyncio.Task[None] | None = None
@@ -144,7 +145,7 @@ class OpenMcpServer:
             if self._stopped.is_set():
                 break
             log.warning("the MCP server %s is not connected: %s", self._server.name, reason)
-            if is_final:
+            if is_final and not self._has_served:  # What has served once may be put right: a secret that is renewed.
                 self._set_status("failed", reason)
                 self._first_attempt_done.set()
                 break
@@ -183,9 +184,10 @@ class OpenMcpServer:
                 changes = 0 if was_quiet else changes + 1
                 may_be_soon = was_quiet or (is_changed and changes <= _MAX_CHANGES)
                 pause = _LISTING_PAUSE if may_be_soon else min(pause * 2, _MAX_PAUSE)
-            except ConnectionFailed as failed:  # Calls may be running: the connection is kept.
+            except (ConnectionFailed, ConfigError) as failed:  # Calls may be running: the connection is kept.
                 log.warning("the tools of the MCP server %s stay as they were: %s", self._server.name, failed)
-                await _wait_any(main.wait_lost(), self._stopped.wait(), timeout=self._server.connect_timeout)
+                self._list_changed.set()  # It does not say twice that they have changed.
+                pause = min(pause * 2, _MAX_PAUSE)
 
     async def _close_once_lost(self, connection: McpConnection) -> None:
         await _wait_any(connection.wait_lost(), self._stopped.wait())
@@ -230,6 +232,7 @@ class OpenMcpServer:
         for tool in built.skipped:
             log.warning("a tool of the MCP server %s is skipped: %s: %s", self._server.name, tool.name, tool.reason)
         self._set_status("connected")
+        self._has_served = True
         self._first_attempt_done.set()
         if is_changed:
             self._on_change()

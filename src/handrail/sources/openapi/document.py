@@ -1,7 +1,11 @@
 """Reading an OpenAPI document, in JSON or YAML, together with the documents that it refers to."""
 
 import math
+import os
 import re
+import select
+import stat
+import time
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -181,26 +185,53 @@ def get_file_path(address: str) -> Path:
     return Path(request.url2pathname(urlsplit(address).path))
 
 
-def read_file(path: Path) -> Documents:
-    """Read a document from a file, with those that it refers to."""
-    documents = open_document(path.resolve().as_uri(), _read(path), where=str(path))
+def read_file(path: Path, *, timeout: float) -> Documents:
+    """Read a document from a file, with those that it refers to; each of them within a timeout."""
+    documents = open_document(path.resolve().as_uri(), _read(path, timeout), where=str(path))
     while (other := documents.next_unread()) is not None:
         try:
-            documents.add(other, _read(get_file_path(other)))
+            documents.add(other, _read(get_file_path(other), timeout))
         except SourceError as error:
             documents.add_failure(other, str(error))
     return documents
 
 
-def _read(path: Path) -> bytes:
+def _read(path: Path, timeout: float) -> bytes:
     try:
-        with path.open("rb") as file:
-            data = file.read(MAX_BYTES + 1)
+        if stat.S_ISREG(path.stat().st_mode) or not hasattr(os, "O_NONBLOCK"):
+            with path.open("rb") as file:
+                data = file.read(MAX_BYTES + 1)
+        else:
+            data = _read_pipe(path, timeout)
     except OSError as error:
         raise SourceError(f"The OpenAPI document {path} cannot be read: {error.strerror}.") from error
     if len(data) > MAX_BYTES:
         raise SourceError(f"The OpenAPI document {path} is larger than {MAX_BYTES // 1024**2} MB.")
     return data
+
+
+def _read_pipe(path: Path, timeout: float) -> bytes:
+    """What another program writes, such as `<(curl …)`; one that writes nothing ends the waiting with the timeout."""
+    ends, data = time.monotonic() + timeout, bytearray()
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        while len(data) <= MAX_BYTES:
+            left = ends - time.monotonic()
+            if left <= 0:
+                raise SourceError(f"The OpenAPI document {path} was not there within {timeout:g} seconds.")
+            select.select([descriptor], [], [], left)
+            try:
+                piece = os.read(descriptor, 1024 * 1024)
+            except BlockingIOError:
+                continue
+            data += piece
+            if not piece and data:
+                break
+            if not piece:  # Nobody has opened it to write yet.
+                time.sleep(min(left, 0.01))
+    finally:
+        os.close(descriptor)
+    return bytes(data)
 
 
 def from_mapping(mapping: Mapping[str, Any]) -> Documents:
@@ -248,7 +279,7 @@ def _parse_yaml(data: bytes, where: str, *, max_nodes: int) -> Any:
             loader.dispose()
     except yaml.YAMLError as error:
         raise SourceError(f"{where} is neither JSON nor YAML: {shorten(str(error), 300)}.") from error
-    except (ValueError, RecursionError) as error:
+    except (ValueError, OverflowError, RecursionError) as error:
         raise SourceError(f"{where} cannot be read as YAML: {shorten(str(error), 200)}.") from error
 
 

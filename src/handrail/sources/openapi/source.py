@@ -130,6 +130,8 @@ class OpenApi:
         """The servers that may be asked, as far as that is known before their names are looked up."""
         self._tools: tuple[Tool[..., Any], ...] | None = None
         self._skipped: tuple[SkippedTool, ...] = ()
+        self.away: frozenset[str] = frozenset()
+        """The documents that it refers to which could not be read yet: operations are skipped for want of them."""
 
     def tools(self) -> tuple[Tool[..., Any], ...]:
         """The tools, in the order of the document. A document at a URL has to be loaded first."""
@@ -142,7 +144,7 @@ class OpenApi:
             if isinstance(self._source, Mapping):
                 self._build(from_mapping(self._source))
             else:
-                self._build(read_file(Path(cast(str, self._source))))
+                self._build(read_file(Path(cast(str, self._source)), timeout=self._timeout))
         return self._tools or ()
 
     @property
@@ -152,11 +154,13 @@ class OpenApi:
         return self._skipped
 
     async def load(self) -> Self:
-        """Read the document, over the network if it is at a URL; once."""
-        if self._tools is None:
+        """Read the document, over the network if it is at a URL: once, or again while a part of it is `away`."""
+        if self._tools is None or self.away:
             if _is_url(self._source):
-                documents = await self._fetch(cast(str, self._source))
-                await run_in_thread(self.name, self._build, documents)  # Thousands of schemas are compiled here.
+                documents, away = await self._fetch(cast(str, self._source))
+                if self._tools is None or away != self.away:
+                    await run_in_thread(self.name, self._build, documents)  # Thousands of schemas are compiled here.
+                    self.away = away
             else:
                 await run_in_thread(self.name, self.tools)
         return self
@@ -174,8 +178,8 @@ class OpenApi:
     async def open(
         self, *, on_change: Callable[[], None] | None = None, secrets: Mapping[str, str] | None = None
     ) -> "_OpenDocument":
-        """Load the document, for `connect`. Its tools do not change once it is loaded; while its server is away, it is
-        loaded again and again."""
+        """Load the document, for `connect`. Its tools do not change once it is loaded; while it or a document that it
+        refers to is away, it is loaded again and again."""
         return await _OpenDocument(self, on_change).start()
 
     def __repr__(self) -> str:
@@ -183,12 +187,15 @@ class OpenApi:
 
     # Reading.
 
-    async def _fetch(self, url: str) -> Documents:
+    async def _fetch(self, url: str) -> tuple[Documents, frozenset[str]]:
+        """The document with those that it refers to, and the addresses of those that are away."""
         client = HttpClient(allow_private=self._allow_private, max_bytes=self._max_document_bytes)
-        data: bytes | None = None
+        documents: Documents | None = None
+        asked, away = url, set[str]()
         try:
             async with asyncio.timeout(self._timeout):
                 data, address = await self._read(client, url)
+                asked = ""
                 documents = await run_in_thread(self.name, open_document, address, data, where=url)
                 left = self._max_document_bytes - len(data)
                 while (other := documents.next_unread()) is not None:
@@ -196,17 +203,24 @@ class OpenApi:
                         if left <= 0:
                             most = f"{self._max_document_bytes:,} bytes"
                             raise SourceError(f"The document at {url} has more than {most} with those it refers to.")
+                        asked = other
                         content, _ = await self._read(client, other)
+                        asked = ""
                         left -= len(content)
                         await run_in_thread(self.name, documents.add, other, content)
                     except SourceError as error:
                         documents.add_failure(other, str(error))
+                        if isinstance(error, _DocumentAwayError):
+                            away.add(other)
         except TimeoutError as error:
-            message = f"The document at {url} was not there within {self._timeout:g} seconds."
-            raise (_DocumentAwayError if data is None else SourceError)(message) from error
+            message = f"The document at {asked or url} was not there within {self._timeout:g} seconds."
+            if documents is None or not asked:
+                raise (_DocumentAwayError if asked else SourceError)(message) from error
+            documents.add_failure(asked, message)
+            away.add(asked)
         finally:
             await client.aclose()
-        return documents
+        return documents, frozenset(away)
 
     async def _read(self, client: HttpClient, url: str) -> tuple[bytes, str]:
         """A document, and the address where it was in the end: on the host that was asked."""
@@ -365,6 +379,7 @@ class _OpenDocument:
             await self._source.load()
         except _DocumentAwayError as error:
             self._note_failure("reconnecting", error.message)
+        if self._state != "connected" or self._source.away:
             self._loading = asyncio.create_task(self._load_later(), name=f"handrail:openapi:{self._source.name}")
         return self
 
@@ -373,19 +388,24 @@ class _OpenDocument:
         while True:
             await asyncio.sleep(pause * (0.5 + random.random() / 2))
             pause = min(pause * 2, _MAX_PAUSE)
+            away = self._source.away  # What was loaded without these serves until they are there.
             try:
                 await self._source.load()
             except _DocumentAwayError as error:
-                self._note_failure("reconnecting", error.message)
+                if not away:
+                    self._note_failure("reconnecting", error.message)
             except Exception as error:  # It answers, and not with a document that can be used.
                 log.exception("the source %s cannot be opened", self._source.name)
-                self._note_failure("failed", f"{type(error).__name__}: {shorten(str(error), 300)}")
+                if not away:
+                    self._note_failure("failed", f"{type(error).__name__}: {shorten(str(error), 300)}")
                 return
             else:
+                is_new = self._state != "connected" or away != self._source.away
                 self._state, self._reason = "connected", ""
-                if self._on_change is not None:
+                if is_new and self._on_change is not None:
                     self._on_change()
-                return
+                if not self._source.away:
+                    return
 
     def _note_failure(self, state: SourceState, reason: str) -> None:
         log.warning("the source %s is %s: %s", self._source.name, state, reason)
