@@ -11,7 +11,7 @@ from msgspec import structs
 
 from handrail import Executor, Policy, Rule, ToolContext, ToolError, ToolResult, tool
 from handrail.core import CallFinished, CallStarted, Redactor
-from handrail.execute import MemoryLedger, Timeouts
+from handrail.execute import Entry, MemoryLedger, Timeouts
 from handrail.store import open_store
 from tests.execute.helpers import ALLOWED, Book, Heard, at, call, code_of
 from tests.warped import warped
@@ -458,3 +458,21 @@ async def test_a_doubt_says_until_when_its_handler_may_still_run() -> None:
 
     assert ended.run_until == ended.claimed_at
     assert may_run.run_until == pytest.approx(ended.claimed_at + 111)
+
+
+@pytest.mark.parametrize("is_immediate", [False, True])
+async def test_a_ledger_that_raises_a_cancellation_of_its_own_when_it_settles_hides_no_result(
+    is_immediate: bool,
+) -> None:
+    class Cancelling(Book):
+        async def settle(self, entry: Entry, **given: Any) -> None:
+            raise asyncio.CancelledError
+
+    book = Cancelling()
+    book.is_immediate = is_immediate  # type: ignore[misc]
+    executor = Executor([act_with(None)], policy=ALLOWED, ledger=book, timeouts=Timeouts(overhead=0.2))
+
+    result = await executor.run(call("act", n=0), at())
+
+    assert (result.output, result.recorded) == ("acted", False)
+    assert not executor.running_calls("s-1")

@@ -13,7 +13,7 @@ from handrail.core.redact import Redactor, is_longer
 from handrail.core.secret_patterns import MAX_PIECE
 from handrail.core.time_budget import ShieldedStep, TimeBudget
 from handrail.core.values import ToolResult
-from handrail.errors import CallTakenOverError
+from handrail.errors import CallTakenOverError, must_propagate
 from handrail.execute.executor_tools import CompiledTool
 from handrail.execute.handlers import HandlerRunner, Outcome, keep_doubt, outcome_of_error
 from handrail.execute.leases import LeaseKeeper
@@ -85,8 +85,10 @@ class Settlement:
             except CallTakenOverError:
                 log.warning("the outcome of %s is not recorded here: another worker has taken it over", entry.tool)
                 return False
-            except Exception:
-                log.exception("the outcome of %s could not be recorded", entry.tool)
+            except (Exception, asyncio.CancelledError) as error:
+                if must_propagate(error):
+                    raise
+                log.error("the outcome of %s could not be recorded", entry.tool, exc_info=error)
                 if (delay := next(delays, None)) is None:
                     return False
                 await asyncio.sleep(delay)
