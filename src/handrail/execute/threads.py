@@ -131,13 +131,21 @@ class WorkerThreads:
                 return job
             self._threads += 1
         try:
+            self._start_thread()
+        except RuntimeError:
+            with self._changed:
+                self._queue.remove(job)
+            raise
+        return job
+
+    def _start_thread(self) -> None:
+        """Start a thread that is counted already; it is not any more if the system has none left (`RuntimeError`)."""
+        try:
             threading.Thread(target=self._work, name="handrail-tool", daemon=True).start()
         except RuntimeError:
             with self._changed:
                 self._threads -= 1
-                self._queue.remove(job)
             raise
-        return job
 
     async def wait(self, job: ThreadJob) -> Any:
         """Wait for a job. If the wait is cancelled, a thread that runs it is left to itself."""
@@ -164,7 +172,8 @@ class WorkerThreads:
                     self._refuse_waiting(job.owner)
                 if self._queue:  # Its place is free for the next one.
                     self._threads += 1
-                    threading.Thread(target=self._work, name="handrail-tool", daemon=True).start()
+                    with contextlib.suppress(RuntimeError):  # The next one waits for another thread.
+                        self._start_thread()
             else:
                 self._queue.remove(job)
 
