@@ -220,7 +220,7 @@ class CallRecall:
         found = await self._verification.settle_doubt(compiled, sent, context, entry, budget)
         if found != "nothing happened":
             return found or failure_results.outcome_unknown(name)
-        is_recorded = await self._settlement.settle_as_failed(entry)  # Others must know it, or it stays unknown.
+        is_recorded = await self._settlement.settle_as_failed(entry, budget)  # Others must know it.
         return failure_results.verified_failure(name) if is_recorded else failure_results.outcome_unknown(name)
 
 

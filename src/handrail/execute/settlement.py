@@ -93,10 +93,10 @@ class Settlement:
                     return False
                 await asyncio.sleep(delay)
 
-    async def settle_as_failed(self, entry: Entry) -> bool:
+    async def settle_as_failed(self, entry: Entry, budget: TimeBudget) -> bool:
         """Record that nothing happened, as it was verified; returns whether it is written."""
         outcome = Outcome(result=failure_results.verified_failure(entry.tool), happened="no")
-        return await self.settle(entry, outcome)
+        return await self.settle_within(entry, outcome, budget, is_held=False)
 
     async def note_changes(self, entry: Entry, outcome: Outcome) -> Outcome:
         """The outcome of a call whose approver changed its arguments: the model is told which ones ran."""
@@ -105,11 +105,15 @@ class Settlement:
         noted = await note_changes(outcome.result, entry.changed_arguments, self._redactor)
         return structs.replace(outcome, result=noted)
 
-    async def settle_within(self, entry: Entry, outcome: Outcome, budget: TimeBudget) -> bool:
-        """Settle the entry; if the ledger does not answer in time, go on trying after the call has its result."""
+    async def settle_within(self, entry: Entry, outcome: Outcome, budget: TimeBudget, *, is_held: bool = True) -> bool:
+        """Settle the entry; if the ledger does not answer in time, go on trying after the call has its result.
+
+        `is_held` is whether its lease is the caller's to release.
+        """
         if self._is_immediate:
             return await self.settle(entry, outcome)
-        settling = ShieldedStep(self._settle_held(entry, outcome), is_plain=self._is_plain)
+        settle = self._settle_held if is_held else self.settle
+        settling = ShieldedStep(settle(entry, outcome), is_plain=self._is_plain)
         try:
             return await budget.run_shielded(settling)
         except TimeoutError:
