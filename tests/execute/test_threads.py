@@ -478,6 +478,31 @@ async def test_a_call_that_is_given_up_when_no_thread_can_be_started_is_cancelle
     assert await asyncio.wait_for(waiting, 30) == "waited"
 
 
+def test_a_sync_caller_can_try_again_after_a_moment_in_which_no_thread_could_be_started(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    @tool(read_only=True)
+    async def look() -> str:
+        """Look."""
+        return "seen"
+
+    executor = Executor([look])
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(RuntimeError, match="new thread"):
+            executor.run_sync(call("look"), at())
+    results: list[Any] = []
+    again = threading.Thread(target=lambda: results.append(executor.run_sync(call("look"), at())), daemon=True)
+    again.start()
+    again.join(30)
+
+    assert [result.output for result in results] == ["seen"]
+
+
 def test_a_sync_caller_that_is_interrupted_cancels_what_it_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
     class Interrupted(Future[Any]):
         def result(self, timeout: float | None = None) -> Any:

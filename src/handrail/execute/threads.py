@@ -235,7 +235,11 @@ class SyncPortal:
         # executor, because an executor serves one loop at a time.
         loop = OWNER.get() or self._current_loop()
         if loop is None or not loop.is_running():
-            loop = self._start_loop()
+            try:
+                loop = self._start_loop()
+            except RuntimeError:
+                coroutine.close()
+                raise
         future = asyncio.run_coroutine_threadsafe(coroutine, loop)
         try:
             return future.result()
@@ -245,10 +249,15 @@ class SyncPortal:
     def _start_loop(self) -> asyncio.AbstractEventLoop:
         with self._lock:
             if self._loop is None:
-                self._loop = asyncio.new_event_loop()
-                thread = threading.Thread(target=self._loop.run_forever, name="handrail-portal", daemon=True)
-                thread.start()
-                atexit.register(_end_tasks, self._loop, thread)
+                loop = asyncio.new_event_loop()
+                thread = threading.Thread(target=loop.run_forever, name="handrail-portal", daemon=True)
+                try:
+                    thread.start()
+                except RuntimeError:  # The system has none left: the next caller tries again.
+                    loop.close()
+                    raise
+                self._loop = loop
+                atexit.register(_end_tasks, loop, thread)
             return self._loop
 
 
