@@ -527,3 +527,33 @@ async def test_a_worker_runs_a_call_under_the_rules_of_the_executor_that_is_foun
     state, _, recorded = await desk.row()
     assert state == "done"
     assert "permission_denied" in str(recorded)
+
+
+async def test_a_store_that_raises_a_cancellation_of_its_own_stores_nothing_and_says_so() -> None:
+    desk = Desk()
+
+    async def fail(*given: Any, **more: Any) -> Any:
+        raise asyncio.CancelledError
+
+    desk.work.put = fail  # type: ignore[method-assign]
+    result = await desk.executor.submit(call("pay", invoice="R-1"), ANN)
+
+    assert result is not None
+    assert code_of(result) == "unavailable"
+
+
+@pytest.mark.parametrize("how", ["they fail", "they hang"])
+@warped
+async def test_who_waits_for_a_parked_call_has_a_result_while_the_approvals_are_away(how: str) -> None:
+    desk = Desk(Policy([Rule.ask("pay", by="operator")]))
+    await desk.submit()
+
+    async def get(token: str) -> Any:
+        if how == "they fail":
+            raise ConnectionError("away")
+        await asyncio.Event().wait()
+
+    desk.stores["approvals"].get = get
+    result = await asyncio.wait_for(desk.executor.wait(session_id="s-1", call_id="c-1", timeout=1), 60)
+
+    assert code_of(result) == "unavailable"
