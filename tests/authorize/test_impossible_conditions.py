@@ -30,6 +30,13 @@ def problems(properties: dict[str, Any], where: dict[str, Any], **more: Any) -> 
         ({"items": {"type": "array", "items": PRICE}}, "items[0].prize"),
         ({"items": {"items": PRICE}}, "items[0].prize"),
         ({"prices": {"type": "object", "additionalProperties": PRICE}}, "prices.any.prize"),
+        ({"amount": {"type": "number"}}, "amount.x"),
+        ({"amount": {"type": "number"}}, "amount[0]"),
+        ({"amount": {"type": ["integer", "null"]}}, "amount.x"),
+        ({"amount": {"anyOf": [{"type": "string"}, {"type": "number"}]}}, "amount.x"),
+        ({"to": COUNTRY}, "to.country"),
+        ({"to": {"enum": ["CH", 5]}}, "to.country"),
+        ({"items": {"type": "array", "items": PRICE}}, "items.price"),
     ],
 )
 def test_a_path_that_no_schema_has_is_a_problem(properties: dict[str, Any], path: str) -> None:
@@ -57,6 +64,9 @@ def test_a_path_that_no_schema_has_is_a_problem(properties: dict[str, Any], path
         ({"items": {"type": "array", "items": PRICE, "prefixItems": [{}]}}, "items[0].prize"),
         ({"prices": {"type": "object", "additionalProperties": PRICE}}, "prices.any.price"),
         ({"to": {"anyOf": [{"type": "object", "properties": {}}, {"type": "object"}]}}, "to.contry"),
+        ({"to": {"anyOf": [{"type": "string"}, {"type": "object"}]}}, "to.contry"),
+        ({"to": {"type": ["string", "object"]}}, "to.country"),
+        ({"to": {"enum": ["CH", {"country": "CH"}]}}, "to.country"),
     ],
 )
 def test_a_path_that_a_schema_allows_is_none(properties: dict[str, Any], path: str) -> None:

@@ -175,6 +175,7 @@ marks = st.text(st.sampled_from(["\u0301", "\u0323", "\u3099", "\uff9e", "\u11a8
 
 
 @pytest.mark.parametrize("form", ["NFC", "NFKC", "NFKD"])
+@example(words=[("…", ""), ("…", "\u0323\u0301\u0301"), ("…", "\u0301\u0301\u0301")])
 @given(words=st.lists(st.tuples(letters, marks), min_size=1, max_size=40))
 def test_the_pieces_of_a_long_text_are_normalized_as_the_whole_is(form: Any, words: list[tuple[str, str]]) -> None:
     text = "".join(letter + more for letter, more in words) * 30

@@ -189,6 +189,63 @@ async def test_a_call_whose_row_was_left_open_ends_with_what_the_ledger_has() ->
     assert again.origin == "replayed"
 
 
+@warped
+async def test_a_context_function_that_raises_a_cancellation_of_its_own_is_tried_again() -> None:
+    desk = Desk()
+    await desk.submit()
+
+    def build(item: WorkItem) -> ToolContext[Any]:
+        raise asyncio.CancelledError
+
+    async def find(item: WorkItem) -> Executor:
+        raise asyncio.CancelledError
+
+    assert await Worker(desk.executor, context=build).handle(ID) == pytest.approx(9)
+    assert await desk.row() == ("queued", 1, None)
+    await asyncio.sleep(10)
+    assert await Worker(desk.executor, find_executor=find).handle(ID) is not None
+    assert await desk.row() == ("queued", 2, None)
+
+
+@warped
+async def test_what_is_wrong_with_what_the_functions_of_a_worker_return_is_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    desk = Desk()
+    await desk.submit()
+
+    def build(item: WorkItem) -> Any:
+        return {}
+
+    async def find(item: WorkItem) -> Any:
+        return None
+
+    await Worker(desk.executor, context=build).handle(ID)
+    await asyncio.sleep(10)
+    await Worker(desk.executor, find_executor=find).handle(ID)
+
+    assert "context must return a ToolContext, got dict." in caplog.text
+    assert "find_executor must return an Executor, got NoneType." in caplog.text
+
+
+@warped
+async def test_a_worker_whose_executor_has_no_durable_tool_says_that_it_runs_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    @tool(read_only=True)
+    async def look() -> None:
+        """Look."""
+
+    for tools in ([look], [Desk().pay]):
+        caplog.clear()
+        worker = Worker(Executor(tools, ledger=Book(), work=MemoryWork()))
+        running = asyncio.create_task(worker.run())
+        await quiet()
+        await worker.drain()
+        await running
+        assert ("runs no call" in caplog.text) == (tools == [look])
+
+
 @pytest.mark.parametrize("made", [None, "a text", at("other", turn=9, customer_id="eve", tenant_id="x")])
 @warped
 async def test_a_context_has_the_ids_of_its_call_and_what_is_none_is_not_used(made: Any) -> None:
@@ -470,3 +527,33 @@ async def test_a_worker_runs_a_call_under_the_rules_of_the_executor_that_is_foun
     state, _, recorded = await desk.row()
     assert state == "done"
     assert "permission_denied" in str(recorded)
+
+
+async def test_a_store_that_raises_a_cancellation_of_its_own_stores_nothing_and_says_so() -> None:
+    desk = Desk()
+
+    async def fail(*given: Any, **more: Any) -> Any:
+        raise asyncio.CancelledError
+
+    desk.work.put = fail  # type: ignore[method-assign]
+    result = await desk.executor.submit(call("pay", invoice="R-1"), ANN)
+
+    assert result is not None
+    assert code_of(result) == "unavailable"
+
+
+@pytest.mark.parametrize("how", ["they fail", "they hang"])
+@warped
+async def test_who_waits_for_a_parked_call_has_a_result_while_the_approvals_are_away(how: str) -> None:
+    desk = Desk(Policy([Rule.ask("pay", by="operator")]))
+    await desk.submit()
+
+    async def get(token: str) -> Any:
+        if how == "they fail":
+            raise ConnectionError("away")
+        await asyncio.Event().wait()
+
+    desk.stores["approvals"].get = get
+    result = await asyncio.wait_for(desk.executor.wait(session_id="s-1", call_id="c-1", timeout=1), 60)
+
+    assert code_of(result) == "unavailable"

@@ -771,3 +771,20 @@ async def test_a_store_that_raises_a_cancellation_of_its_own_is_unavailable_and_
     assert result.error is not None
     assert (result.error.code, result.error.retryable) == ("unavailable", True)
     assert not executor.running_calls("s-1")
+
+
+@pytest.mark.parametrize("is_immediate", [False, True])
+async def test_a_ledger_that_raises_a_cancellation_of_its_own_cannot_be_read(is_immediate: bool) -> None:
+    class Cancelling(Book):
+        async def recall(self, **given: Any) -> Any:
+            raise asyncio.CancelledError
+
+    book = Cancelling(can_claim_new=False)
+    book.is_immediate = is_immediate  # type: ignore[misc]
+    executor = Executor([pay], policy=ALLOWED, ledger=book)
+
+    found = await executor.look_up(call("pay", amount=5), at())
+    assert found is not None
+    assert code_of(found) == "outcome_unknown"
+    for name in ("pay", "gone"):
+        assert code_of(await executor.run(call(name, amount=5), at())) == "unavailable"

@@ -129,6 +129,9 @@ async def test_arguments_that_are_too_long_are_refused_before_anything_parses_th
 
     for result in (await executor.run(long, at()), *await executor.run_all([long, long], at())):
         assert result.error is not None
+        if name == "nobody":
+            assert result.error.code == "tool_not_found"
+            continue
         assert result.error.code == "invalid_arguments"
         assert "have 101 characters; at most 100 are accepted" in result.error.message
     assert {event.call.arguments_json for event in heard.of(CallFinished)} == {""}
@@ -645,6 +648,21 @@ async def test_nobody_is_asked_about_what_is_done_and_somebody_is_about_a_read_t
     question = await executor.request_approval(call("look", "c-2", amount=1), at())
     assert question is not None
     assert question.tool == "look"
+
+
+async def test_a_name_that_a_model_made_up_comes_back_shortened() -> None:
+    name, book = "x" * 900_000, Book(can_claim_new=False)
+    executor = Executor([echo], policy=ALLOWED, ledger=book)
+    long = ToolCall(id="c-2", name=name, arguments_json="[" * 2_000_000)
+    results = [await executor.run(sent, at()) for sent in (call(name), call(name, "\x00"), long)]
+    book.away = {"recall": -1}
+    found = await executor.look_up(call(name), at())
+    assert found is not None
+    results += [found, await executor.run(call(name), at())]
+
+    assert [code_of(result) for result in results] == [*["tool_not_found"] * 3, "outcome_unknown", "unavailable"]
+    assert all(len(result.for_model()) < 1_000 for result in results)
+    assert len(str(executor.explain(call(name), at()))) < 1_000
 
 
 async def test_a_read_with_arguments_that_are_too_long_is_refused_without_the_ledger() -> None:

@@ -91,19 +91,47 @@ def test_after_a_while_without_calls_the_thread_ends_and_the_next_call_has_anoth
         assert ledger.ended == number  # What it had opened is closed once.
 
 
-@pytest.mark.parametrize("fault", ["it fails", "it hangs"])
+@pytest.mark.parametrize("fault", ["it fails", "it hangs", "it raises a cancellation of its own"])
 def test_a_ledger_that_is_away_is_asked_again(fault: str) -> None:
     async def fail() -> None:
         raise ConnectionError("away")
 
+    async def cancel() -> None:
+        raise asyncio.CancelledError
+
     ledger = Renewals()
-    ledger.fault = fail if fault == "it fails" else asyncio.Event().wait
+    ledger.fault = {"it fails": fail, "it hangs": asyncio.Event().wait}.get(fault, cancel)
     keeper, entry = keep(ledger), an_entry(call_id="c-1", lease_until=0)
     keeper.hold(entry)
     ledger.wait(lambda ledger: len(ledger.rounds) >= 1)
     keeper.release(entry)
 
     assert ledger.rounds[0][0] == {"c-1"}
+
+
+async def test_leases_are_renewed_after_a_moment_in_which_no_thread_could_be_started(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ledger, held = Renewals(), Held()
+
+    @tool()
+    async def act(waits: bool) -> str:
+        """Act."""
+        return await held() if waits else "done"
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    executor = Executor([act], policy=ALLOWED, ledger=ledger, timeouts=Timeouts(lease=LEASE))
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        assert (await executor.run(call("act", waits=False), at())).output == "done"
+    waiting = asyncio.create_task(executor.run(call("act", "c-2", waits=True), at()))
+    await held.begun.wait()
+    await asyncio.to_thread(ledger.wait, lambda ledger: len(ledger.rounds) >= 1)
+    held.go.set()
+
+    assert (await waiting).output == "done"
 
 
 def test_a_lease_that_lasts_is_not_renewed_before_it_is_due() -> None:

@@ -118,6 +118,15 @@ async def test_reading_on_from_nowhere_is_refused(wrong: dict[str, int]) -> None
     assert code_of(await executor.run(call("read_more", "m-1", handle=notice[3], **wrong), at())) == "invalid_arguments"
 
 
+async def test_a_handle_that_a_model_made_up_comes_back_shortened() -> None:
+    executor = says("word " * 100, max_output_chars=100)
+    await executor.run(call("say"), at())
+    result = await executor.run(call("read_more", "m-1", handle="h" * 900_000), at())
+
+    assert code_of(result) == "unavailable"
+    assert len(result.for_model()) < 500
+
+
 async def test_reading_past_the_end_says_so() -> None:
     executor = says("x" * 500, max_output_chars=100)
     notice = NOTICE.search((await executor.run(call("say"), at())).output)

@@ -11,7 +11,7 @@ from msgspec import structs
 
 from handrail import Executor, Policy, Rule, ToolContext, ToolError, ToolResult, tool
 from handrail.core import CallFinished, CallStarted, Redactor
-from handrail.execute import MemoryLedger, Timeouts
+from handrail.execute import Entry, MemoryLedger, Timeouts
 from handrail.store import open_store
 from tests.execute.helpers import ALLOWED, Book, Heard, at, call, code_of
 from tests.warped import warped
@@ -458,3 +458,63 @@ async def test_a_doubt_says_until_when_its_handler_may_still_run() -> None:
 
     assert ended.run_until == ended.claimed_at
     assert may_run.run_until == pytest.approx(ended.claimed_at + 111)
+
+
+@pytest.mark.parametrize("is_immediate", [False, True])
+async def test_a_ledger_that_raises_a_cancellation_of_its_own_when_it_settles_hides_no_result(
+    is_immediate: bool,
+) -> None:
+    class Cancelling(Book):
+        async def settle(self, entry: Entry, **given: Any) -> None:
+            raise asyncio.CancelledError
+
+    book = Cancelling()
+    book.is_immediate = is_immediate  # type: ignore[misc]
+    executor = Executor([act_with(None)], policy=ALLOWED, ledger=book, timeouts=Timeouts(overhead=0.2))
+
+    result = await executor.run(call("act", n=0), at())
+
+    assert (result.output, result.recorded) == ("acted", False)
+    assert not executor.running_calls("s-1")
+
+
+@pytest.mark.parametrize("truth", [True, False, ValueError("cannot tell")], ids=["yes", "no", "failed"])
+@pytest.mark.parametrize("how", ["run", "look_up"])
+@warped
+async def test_a_doubt_that_cannot_be_written_down_delays_its_answer_no_longer_than_anything_else(
+    how: str, truth: Any
+) -> None:
+    class Hanging(Book):
+        is_immediate = False
+        hangs = False
+
+        async def settle(self, entry: Entry, **given: Any) -> None:
+            if self.hangs:
+                await asyncio.Event().wait()
+            await super().settle(entry, **given)
+
+        async def record_answer(self, entry: Entry, answer: Any) -> None:
+            await asyncio.Event().wait()
+
+    def verify(arguments: dict[str, Any], context: ToolContext[Any]) -> Any:
+        if not book.hangs:
+            return None
+        if isinstance(truth, Exception):
+            raise truth
+        return truth
+
+    @tool(verify=verify)
+    async def act() -> str:
+        """Act."""
+        raise ConnectionError("lost")
+
+    book = Hanging()
+    executor = Executor([act], policy=ALLOWED, ledger=book, timeouts=Timeouts(overhead=5))
+    assert code_of(await executor.run(call("act"), at())) == "outcome_unknown"
+    book.hangs = True
+    result = await asyncio.wait_for(getattr(executor, how)(call("act"), at()), 60)
+
+    if truth is True:
+        assert (result.output, result.recorded) == ("`act` took effect.", False)
+    else:  # Nothing happened, and another attempt failed, too: or nobody knows.
+        assert code_of(result) == ("tool_execution_failed" if (truth, how) == (False, "run") else "outcome_unknown")

@@ -456,6 +456,53 @@ async def test_a_thread_that_cannot_be_started_leaves_nothing_behind(monkeypatch
     assert await asyncio.wait_for(threads.run(lambda: "runs"), 30) == "runs"
 
 
+async def test_a_call_that_is_given_up_when_no_thread_can_be_started_is_cancelled_and_its_place_is_free_later(
+    monkeypatch: pytest.MonkeyPatch, latch: Latch
+) -> None:
+    threads = WorkerThreads(max_threads=1)
+    stuck = asyncio.create_task(threads.run(latch, owner="stuck"))
+    await latch.has_begun()
+    waiting = asyncio.create_task(threads.run(lambda: "waited", owner="other"))
+    await asyncio.sleep(0)
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        stuck.cancel()
+        await asyncio.wait([stuck])
+
+    assert stuck.cancelled()
+    assert await asyncio.wait_for(threads.run(lambda: "runs"), 30) == "runs"
+    assert await asyncio.wait_for(waiting, 30) == "waited"
+
+
+def test_a_sync_caller_can_try_again_after_a_moment_in_which_no_thread_could_be_started(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    @tool(read_only=True)
+    async def look() -> str:
+        """Look."""
+        return "seen"
+
+    executor = Executor([look])
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(RuntimeError, match="new thread"):
+            executor.run_sync(call("look"), at())
+    results: list[Any] = []
+    again = threading.Thread(target=lambda: results.append(executor.run_sync(call("look"), at())), daemon=True)
+    again.start()
+    again.join(30)
+
+    assert [result.output for result in results] == ["seen"]
+
+
 def test_a_sync_caller_that_is_interrupted_cancels_what_it_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
     class Interrupted(Future[Any]):
         def result(self, timeout: float | None = None) -> Any:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -231,6 +232,22 @@ async def test_tools_that_do_not_exist_share_one_label_and_take_no_room() -> Non
     await executor.run(call("look", id="c-9"), CONTEXT)
 
     assert samples(metrics, "handrail_calls_total", "tool") == {"look": 1, "unknown": 5}
+
+
+@pytest.mark.parametrize("how", ["an id that cannot be stored", "long arguments", "the id of another call"])
+async def test_tools_that_do_not_exist_take_no_room_whatever_else_is_wrong_with_their_calls(how: str) -> None:
+    metrics = create_metrics(max_tools=3)
+    executor = Executor([look, pay], policy=ALLOWED, listeners=[metrics], limits=Limits(max_argument_chars=100))
+    await executor.run(call("pay", id="c-1"), CONTEXT)
+
+    for number in range(5):
+        sent = call(f"invented-{number}", id={"the id of another call": "c-1"}.get(how, f"c-{number}\x00"))
+        if how == "long arguments":
+            sent = structs.replace(sent, id=f"i-{number}", arguments_json='{"a": "' + "x" * 200 + '"}')
+        await executor.run(sent, CONTEXT)
+    await executor.run(call("look", id="c-9"), CONTEXT)
+
+    assert samples(metrics, "handrail_calls_total", "tool") == {"look": 1, "pay": 1, "unknown": 5}
 
 
 def test_a_call_without_a_tenant_has_an_empty_one() -> None:

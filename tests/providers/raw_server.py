@@ -42,9 +42,15 @@ def events(subject: Subject, reply: Reply) -> list[bytes]:
 
 @asynccontextmanager
 async def serving(
-    subject: Subject, chunks: Sequence[bytes], *, kind: bytes = b"text/event-stream", ends: bool = False
+    subject: Subject,
+    chunks: Sequence[bytes],
+    *,
+    kind: bytes = b"text/event-stream",
+    ends: bool = False,
+    pause: float = 0.0,
 ) -> AsyncIterator[RawServer]:
-    """Send these chunks as the answer to any request; then end, or wait for the client to hang up."""
+    """Send these chunks as the answer to any request, with a pause after each; then end, or wait for the client to
+    hang up."""
     found: list[RawServer] = []
     writers: list[asyncio.StreamWriter] = []
 
@@ -62,6 +68,7 @@ async def serving(
                     continue
                 writer.write(b"%x\r\n%s\r\n" % (len(chunk), chunk))
                 await writer.drain()
+                await asyncio.sleep(pause)
             await reader.read()
         found[0].hung_up.set()
         writer.close()

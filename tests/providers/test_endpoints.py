@@ -104,10 +104,20 @@ def test_a_key_that_no_header_can_carry_is_refused_without_being_shown(subject: 
 
 
 @every_adapter
-@pytest.mark.parametrize(("name", "value"), [("timeout", 0), ("timeout", float("nan")), ("max_retries", -1)])
-def test_patience_that_is_none_is_refused(subject: Subject, name: str, value: float) -> None:
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("timeout", 0), ("timeout", float("nan")), ("timeout", "5"), ("max_retries", -1), ("max_retries", 1.5)],
+)
+def test_patience_that_is_none_is_refused(subject: Subject, name: str, value: Any) -> None:
     with pytest.raises(ConfigError, match=name):
         subject.adapter("test-model", api_key=KEY, **{name: value})
+
+
+@every_adapter
+async def test_a_provider_can_be_waited_for_without_an_end(subject: Subject) -> None:
+    with subject.server([text("Hello.")]) as server:
+        async with subject.at(server, timeout=float("inf")) as provider:
+            assert (await provider.ask(ModelRequest(messages=hello()))).text == "Hello."
 
 
 @every_adapter

@@ -383,3 +383,12 @@ async def test_a_native_message_of_a_server_that_writes_no_json_is_rendered_as_t
     (call,) = server.requests[1].body["messages"][1]["tool_calls"]
     assert reply.calls[0].arguments_json == '{"city": '
     assert call["function"]["arguments"] == "{}"
+
+
+@pytest.mark.timeout(20)
+async def test_thousands_of_equal_ids_take_no_time() -> None:
+    calls = (ToolCall(id="call_0", name="weather", arguments_json='{"city": "Ulm"}'),) * 40_000
+    messages = (*hello(), AssistantMessage(calls=calls), answered(calls))
+    with CHAT.server([]) as server:
+        async with CHAT.at(server) as provider:
+            assert provider.adapter.build_request(ModelRequest(messages=messages, tools=TOOLS))

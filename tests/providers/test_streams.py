@@ -153,6 +153,29 @@ async def test_a_provider_that_says_nothing_is_given_up_in_time(subject: Subject
     assert isinstance(failed, ProviderDownError)
 
 
+@every_adapter
+async def test_a_provider_that_sends_a_byte_now_and_then_is_given_up_in_time(subject: Subject) -> None:
+    async with serving(subject, [b"\n"] * 500, pause=0.02) as server, subject.at(server, timeout=0.3) as provider:
+        with pytest.raises(ProviderDownError, match="in time"):
+            await asyncio.wait_for(provider.ask(ModelRequest(messages=hello())), 8)
+        _, failed = await asyncio.wait_for(_pieces(provider), 8)
+
+    assert isinstance(failed, ProviderDownError)
+    assert "in time" in str(failed)
+
+
+async def test_what_the_reader_of_a_stream_does_between_its_pieces_takes_no_time_of_the_provider() -> None:
+    begun, rest = _halves(events(CHAT, text("One, two, three.")))
+    async with serving(CHAT, [*begun, WAIT, *rest], ends=True) as server, CHAT.at(server, timeout=1.0) as provider:
+        pieces = provider.stream(ModelRequest(messages=hello()))
+        said = [await anext(pieces)]
+        await asyncio.sleep(1.2)
+        server.go_on.set()
+        said += [piece async for piece in pieces]
+
+    assert isinstance(said[-1], ModelResponse)
+
+
 NONSENSE = {
     "a page": (b"text/html", b"<html>Welcome</html>"),
     "another object": (b"application/json", b'{"hello": "world"}'),

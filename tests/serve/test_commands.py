@@ -107,6 +107,23 @@ def test_what_waits_is_listed_shown_approved_and_runs(url: str, capsys: pytest.C
     assert "`handrail audit --session SESSION`" in capsys.readouterr().err
 
 
+def test_who_decides_a_second_time_is_told_that_the_first_reason_stays(
+    url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["approvals", "list", "--json"])
+    token = json.loads(capsys.readouterr().out)["token"]
+    assert main(["approvals", "approve", token, "--who", "bob", "--reason", "checked"]) == 0
+    capsys.readouterr()
+
+    assert main(["approvals", "approve", token, "--who", "bob", "--reason", "another"]) == 0
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert "pay is approved already, by bob (checked): what was decided first stays." in told.err
+    asyncio.run(send_payment(url))
+    assert main(["approvals", "approve", token, "--who", "bob"]) == 0
+    assert "pay is used already, by bob (checked)" in capsys.readouterr().err
+
+
 def test_why_names_the_calls_that_end_in_an_id_that_is_not_known(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     for known in ("resp_1/call_0", "resp_2/call_0", "resp_2/call_1"):
         asyncio.run(send_payment(url, call_id=known))

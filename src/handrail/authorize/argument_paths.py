@@ -7,7 +7,14 @@ from msgspec import Struct
 
 from handrail.core.lazy_loading import LazyPattern
 from handrail.errors import ConfigError
-from handrail.schema.schema_nodes import ANNOTATIONS, NotRepresentable, get_branches, rename_definitions, resolve
+from handrail.schema.schema_nodes import (
+    ANNOTATIONS,
+    NotRepresentable,
+    get_branches,
+    get_types,
+    rename_definitions,
+    resolve,
+)
 from handrail.schema.subschemas import Schema
 from handrail.schema.validation_errors import format_path
 
@@ -98,6 +105,8 @@ class PathNodes(Struct, frozen=True):
 
 _OPEN = PathNodes(is_open=True)
 _BESIDE_REFERENCE = ANNOTATIONS | {"$ref", "$defs", "type", "description", "default"}
+_SCALARS = frozenset({"string", "number", "integer", "boolean", "null"})
+_NO_OBJECT = _SCALARS | {"array"}
 _MAX_DEPTH = 40
 _MAX_FOUND = 1_000
 
@@ -174,6 +183,9 @@ def _find(node: Any, steps: tuple[str | int, ...], root: Schema, depth: int) -> 
     if not steps:
         return PathNodes((here,))
     step, rest = steps[0], steps[1:]
+    kinds = get_types(here)
+    if kinds is not None and (kinds <= _SCALARS or (isinstance(step, str) and kinds <= _NO_OBJECT)):
+        return PathNodes(missing=str(step))
     if isinstance(step, int):
         is_list = here.get("type", "array") == "array" and isinstance(here.get("items"), dict)
         return _find(here["items"], rest, root, depth + 1) if is_list and "prefixItems" not in here else _OPEN

@@ -505,7 +505,7 @@ def explain_call(
 ) -> Explanation:
     """Decide about a call as the executor would, without running or asking anything. Values are redacted."""
     if policy is None:
-        return Explanation(decision=None, lines=(f"{call.name}: there is no tool of this name.",))
+        return Explanation(decision=None, lines=(f"{shorten(call.name)}: there is no tool of this name.",))
     tool = policy.tool
     try:
         arguments: Mapping[str, Any] = tool.dump(tool.parse(call.arguments_json))

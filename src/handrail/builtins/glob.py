@@ -76,7 +76,8 @@ def parse_glob(pattern: str, *, argument: str) -> Glob:
     """Parse a pattern; raises `ToolError` if it is not valid."""
     if not pattern or len(pattern) > _MAX_CHARS:
         raise ToolError(f"`{argument}` must be a pattern of 1 to {_MAX_CHARS} characters, such as `**/*.py`.")
-    return Glob(branches=tuple(_parse_steps(branch, argument) for branch in _expand_braces(pattern, argument)))
+    branches = dict.fromkeys(_expand_braces(pattern, argument))
+    return Glob(branches=tuple(_parse_steps(branch, argument) for branch in branches))
 
 
 def _parse_steps(pattern: str, argument: str) -> tuple[GlobStep, ...]:
@@ -87,6 +88,8 @@ def _parse_steps(pattern: str, argument: str) -> tuple[GlobStep, ...]:
         )
     if not names or names[-1] == "**":
         names.append("*")
+    # `**/**` is `**`, and takes the square of the time.
+    names = [name for name, following in zip(names, [*names[1:], ""], strict=True) if (name, following) != ("**", "**")]
     return tuple(
         GlobStep(
             matches=None if name == "**" else re.compile(translate(name), re.DOTALL),

@@ -88,6 +88,7 @@ async def _decide(options: argparse.Namespace) -> int:
         if not isinstance(cast(object, arguments), dict):
             raise ApprovalError("--arguments must be a JSON object.")
     async with open_chosen_store(options.store) as store:
+        before = await store.approvals.get(options.token)
         given: dict[str, Any] = {"by": "operator", "who": options.who, "reason": options.reason}
         if options.action == "approve":
             after = await store.approvals.approve(options.token, arguments=arguments, **given)
@@ -97,6 +98,11 @@ async def _decide(options: argparse.Namespace) -> int:
     if after.who != options.who:
         print(escape_line(f"{after.who} was faster: it is {after.state} already"), file=sys.stderr)
         return 1
+    if before is not None and before.state != "pending":
+        reason = f" ({after.reason})" if after.reason else ""
+        told = f"{after.tool} is {after.state} already, by {after.who}{reason}: what was decided first stays."
+        print(escape_line(told), file=sys.stderr)
+        return 0
     end = " It runs when its client sends the call again, once." if after.state == "approved" else ""
     print(f"{after.tool} is {after.state}.{end}")
     return 0

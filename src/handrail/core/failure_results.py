@@ -3,8 +3,8 @@
 import time
 
 from handrail.core.text import encodable
-from handrail.core.values import Approval, Decision, Failure, ToolResult
-from handrail.errors import ToolError
+from handrail.core.values import MAX_NAME_CHARS, Approval, Decision, Failure, ToolResult
+from handrail.errors import ToolError, shorten
 
 NOTHING_HAPPENED = "Nothing was done."
 
@@ -12,6 +12,11 @@ NOTHING_HAPPENED = "Nothing was done."
 def failure(code: str, message: str, *, retryable: bool = False) -> ToolResult:
     """Build a failed result with this code; its message may quote a name that a model made up."""
     return ToolResult(error=Failure(code=code, message=encodable(message), retryable=retryable))
+
+
+def _quote(tool: str) -> str:
+    """A name that a model may have made up, at any length."""
+    return f"`{shorten(tool, MAX_NAME_CHARS)}`"
 
 
 def error_result(error: ToolError) -> ToolResult:
@@ -89,7 +94,9 @@ def unavailable(tool: str) -> ToolResult:
 
 def ledger_unreadable(tool: str) -> ToolResult:
     """What was done before cannot be looked up, so that the call cannot run safely."""
-    message = f"`{tool}` was not run now, because it cannot be looked up whether it was done before. Try again later."
+    message = (
+        f"{_quote(tool)} was not run now, because it cannot be looked up whether it was done before. Try again later."
+    )
     return failure("unavailable", message, retryable=True)
 
 
@@ -165,7 +172,9 @@ def cancelled_unread(tool: str) -> ToolResult:
 
 def duplicate_call(tool: str) -> ToolResult:
     """The id of this call was already used for another call: with other arguments, or of somebody else."""
-    return failure("duplicate_call", f"The id of this call of `{tool}` was used for another call before. Not run.")
+    return failure(
+        "duplicate_call", f"The id of this call of {_quote(tool)} was used for another call before. Not run."
+    )
 
 
 def duplicate_effect(tool: str, done_at: str, arguments: str) -> ToolResult:
@@ -231,7 +240,7 @@ def outcome_unknown(tool: str) -> ToolResult:
     """It is not known whether the call took effect."""
     return failure(
         "outcome_unknown",
-        f"It is not known whether `{tool}` took effect. It is not run again by itself: "
+        f"It is not known whether {_quote(tool)} took effect. It is not run again by itself: "
         f"find out, or let a person look, before anything is said about it.",
     )
 

@@ -155,8 +155,9 @@ def normalize_unicode(text: str, form: Literal["NFC", "NFKC", "NFKD"] = "NFKC") 
     """A text in a normal form of Unicode, in linear time.
 
     `unicodedata.normalize` sorts marks that follow each other, in a time that grows with the square of their number:
-    200,000 of them hold up all threads for 80 seconds. So a long text is normalized in pieces, each up to a letter that
-    does not join what is before it; only where there is none, among hundreds of marks, the forms can differ.
+    200,000 of them hold up all threads for 80 seconds. So a long text is normalized in pieces, each up to a letter or a
+    punctuation mark that does not join what is before it; only where there is none, among hundreds of marks, the forms
+    can differ.
     """
     if len(text) <= _PIECE or text.isascii():
         return unicodedata.normalize(form, text)
@@ -166,7 +167,8 @@ def normalize_unicode(text: str, form: Literal["NFC", "NFKC", "NFKD"] = "NFKC") 
 _PIECE: Final = 256
 _NORMALIZED_PIECES: Final = LazyPattern(
     # Half-width marks, and vowels and ends of Korean syllables, are letters that join what is before them.
-    rf".{{1,{_PIECE}}}(?=[\x00-\x7f]|[^\W\u1160-\u11ff\u3131-\u318e\ud7b0-\ud7ff\uff9e-\uffdc]|\Z)|.{{{_PIECE}}}",
+    rf".{{1,{_PIECE}}}(?=[\x00-\x7f\u2010-\u205e\u3000-\u3029]"
+    rf"|[^\W\u1160-\u11ff\u3131-\u318e\ud7b0-\ud7ff\uff9e-\uffdc]|\Z)|.{{{_PIECE}}}",
     re.DOTALL,
 )
 

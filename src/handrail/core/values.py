@@ -5,7 +5,7 @@ which is what makes one tool call cheap (see `docs/speed.md`).
 """
 
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 from msgspec import UNSET, Struct, UnsetType, structs
 from msgspec.structs import force_setattr
@@ -192,6 +192,10 @@ class Approval(Struct, frozen=True, kw_only=True):
 Origin = Literal["run", "replayed", "joined", "verified", "cached"]
 
 
+MAX_NAME_CHARS: Final = 200
+"""Of the name of a tool in a message: a model can make up one of any length."""
+
+
 class ToolResult(Struct, frozen=True, kw_only=True):
     """The result of one call.
 
@@ -331,7 +335,14 @@ class ToolResult(Struct, frozen=True, kw_only=True):
                 return compact_json(output)
             except ValueError:
                 error = Failure(message="The tool returned a value that cannot be written as JSON.")
-        failed: dict[str, Any] = {"ok": False, "error": error.code, "tool": self.tool_name, "message": error.message}
+        name = self.tool_name
+        name = name if len(name) <= MAX_NAME_CHARS else f"{name[:MAX_NAME_CHARS]}…"
+        failed: dict[str, Any] = {
+            "ok": False,
+            "error": error.code,
+            "tool": name,
+            "message": error.message,
+        }
         if self.error is not None and self.output is not None:
             failed["output"] = self.output
         try:

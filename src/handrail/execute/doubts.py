@@ -212,14 +212,14 @@ class Verification:
         outcome = await self.ask(compiled, sent.call, context, entry, arguments, budget=budget, has_ended=has_ended)
         if not isinstance(outcome, Outcome):
             if outcome is not None and outcome != get_answer(entry):
-                await self._record_answer(entry, outcome)
+                await self._record_answer(entry, outcome, budget)
             return None
         if outcome.happened == "no":
             return "nothing happened"
         if tool.durable:
             entry = structs.replace(entry, is_durable=True)
-        await self._settlement.settle(entry, outcome)
-        return structs.replace(outcome.result, origin="verified")
+        is_recorded = await self._settlement.settle_within(entry, outcome, budget, is_held=False)
+        return structs.replace(outcome.result, origin="verified", recorded=is_recorded)
 
     async def ask(
         self,
@@ -266,9 +266,9 @@ class Verification:
         found = await self._handlers.threads.run(lambda: verify(arguments, context), owner=name)
         return await found if inspect.isawaitable(found) else found
 
-    async def _record_answer(self, entry: Entry, answer: VerifyAnswer) -> None:
+    async def _record_answer(self, entry: Entry, answer: VerifyAnswer, budget: TimeBudget) -> None:
         """Write what `verify` said about a call that another process began: an operator of any process sees it."""
         try:
-            await self._ledger.record_answer(entry, answer)
+            await budget.run(self._ledger.record_answer(entry, answer))
         except Exception:  # It changes nothing about the doubt.
             log.exception("what verify said about %s could not be recorded", entry.tool)

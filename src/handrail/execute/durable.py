@@ -17,7 +17,7 @@ from handrail.core.events import ApprovalDecided, CallQueued, Event
 from handrail.core.log import log
 from handrail.core.time_budget import TimeBudget
 from handrail.core.tool import Tool
-from handrail.core.values import Approval, Decision, ToolCall, ToolResult
+from handrail.core.values import Decision, ToolCall, ToolResult
 from handrail.errors import ConfigError, ToolError, must_propagate
 from handrail.execute.executor_parts import CallParts
 from handrail.execute.executor_tools import CompiledTool
@@ -138,8 +138,10 @@ class DurableCalls:
             result = await self._store(compiled, sent, context, authorize=authorize, priority=priority, budget=budget)
         except Refusal as refusal:
             return self._results.report(call, context, refusal.result, started, refusal.decision)
-        except Exception:
-            log.exception("a call of %s could not be stored", tool.name)
+        except (Exception, asyncio.CancelledError) as error:
+            if must_propagate(error):
+                raise
+            log.error("a call of %s could not be stored", tool.name, exc_info=error)
             return self._results.report(call, context, failure_results.unavailable(tool.name), started)
         return None if result is None else self._results.report(call, context, result, started)
 
@@ -228,8 +230,10 @@ class DurableCalls:
         )
         try:
             is_queued = await budget.run_step(queueing, is_plain=self._is_plain)
-        except Exception:
-            log.exception("a call of %s could not be stored at once", tool.name)
+        except (Exception, asyncio.CancelledError) as error:
+            if must_propagate(error):
+                raise
+            log.error("a call of %s could not be stored at once", tool.name, exc_info=error)
             return False
         if is_queued:
             await self._send(item, call, context)
@@ -447,7 +451,13 @@ class DurableCalls:
         return failure_results.in_progress(item.tool)
 
     async def _describe_parked(self, item: WorkItem, token: str) -> ToolResult:
-        approval: Approval | None = await self._approvals.get(token)
+        try:
+            approval = await TimeBudget(self._overhead_timeout).run(self._approvals.get(token))
+        except (Exception, asyncio.CancelledError) as error:
+            if must_propagate(error):
+                raise
+            log.error("the approval of a stored call of %s cannot be read", item.tool, exc_info=error)
+            return failure_results.ledger_unreadable(item.tool)
         if approval is None or item.decision is None:
             return failure_results.in_progress(item.tool)
         return failure_results.approval_required(item.tool, item.decision, approval, reason=item.decision.reason)

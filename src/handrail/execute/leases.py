@@ -19,6 +19,10 @@ _MAX_OBSERVED: Final = 10_000
 """Entries of other owners that are watched at once; above it, all are watched anew."""
 
 
+_FAILURES: Final = (Exception, asyncio.CancelledError)
+"""What a ledger can raise; a cancellation is one of its own, since nobody cancels a renewal."""
+
+
 class LeaseKeeper:
     """Keeps the leases of this process's calls alive while the process lives.
 
@@ -76,9 +80,14 @@ class LeaseKeeper:
             self._rows.discard(ref)
 
     def _start(self) -> None:
-        if not self._is_running:
-            self._is_running = True
+        if self._is_running:
+            return
+        try:
             threading.Thread(target=self._run, name="handrail-leases", daemon=True).start()
+        except RuntimeError:  # The system has none left: the next call tries again.
+            log.exception("leases are not renewed for now")
+        else:
+            self._is_running = True
 
     def is_abandoned(self, entry: Entry) -> bool:
         """Whether the owner of an entry has ended it, or is known to be gone: what it had begun may be taken over.
@@ -133,14 +142,14 @@ class LeaseKeeper:
     def _end_renewals(self, runner: asyncio.Runner) -> None:
         try:
             runner.run(asyncio.wait_for(self._ledger.end_renewals(), self.interval))
-        except Exception:
+        except _FAILURES:
             log.warning("the connection that renews leases could not be closed", exc_info=True)
 
     def _renew_rows(self, runner: asyncio.Runner, work: Work, rows: list[CallRef]) -> None:
         try:
             renewing = work.renew(rows, owner=self._owner, lease=self._lease)
             runner.run(asyncio.wait_for(renewing, self.interval))
-        except Exception:
+        except _FAILURES:
             log.warning("the leases of %d stored calls could not be renewed", len(rows), exc_info=True)
 
     def _renew(self, runner: asyncio.Runner, due: list[Entry]) -> None:
@@ -148,7 +157,7 @@ class LeaseKeeper:
         try:
             renewing = self._ledger.renew(due, lease_until=time.time() + self._lease)
             runner.run(asyncio.wait_for(renewing, self.interval))
-        except Exception:  # The database is away: the next round tries again.
+        except _FAILURES:  # The database is away: the next round tries again.
             log.warning("the leases of %d calls could not be renewed", len(due), exc_info=True)
             return
         with self._wake:

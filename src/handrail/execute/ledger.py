@@ -1,5 +1,6 @@
 """The ledger of consequential calls: its entries, the state table that decides about a call, its form in memory."""
 
+import asyncio
 import math
 import os
 import time
@@ -20,7 +21,7 @@ from handrail.core.log import log
 from handrail.core.time_budget import TimeBudget
 from handrail.core.tool import Tool
 from handrail.core.values import Approval, Decision
-from handrail.errors import CallTakenOverError, ConfigError, LedgerFullError
+from handrail.errors import CallTakenOverError, ConfigError, LedgerFullError, must_propagate
 from handrail.execute.recorded_result import RecordedResult, VerifyAnswer
 from handrail.execute.scheduler import CallRef
 
@@ -408,8 +409,10 @@ class LedgerReader:
                 session_id=session_id, call_id=call_id, key=arguments.key, full_key=arguments.full_key
             )
             recalled = await (recalling if self._is_immediate else budget.run_step(recalling, is_plain=self._is_plain))
-        except Exception as error:
-            log.exception("the ledger cannot be read")
+        except (Exception, asyncio.CancelledError) as error:
+            if must_propagate(error):
+                raise
+            log.error("the ledger cannot be read", exc_info=error)
             raise Refusal(failure_results.ledger_unreadable(tool.name)) from error
         return decide_from_ledger(
             recalled,

@@ -11,7 +11,7 @@ from handrail.core.lazy_loading import LazyModule
 from handrail.core.text import compact_json
 from handrail.core.tool import Tool
 from handrail.define.function import tool
-from handrail.errors import ToolError
+from handrail.errors import ToolError, shorten
 
 if TYPE_CHECKING:
     import secrets
@@ -84,7 +84,9 @@ class OutputLimiter:
             """
             known = self._texts.get(handle)
             if known is None or known[0] != context.session_id:
-                raise ToolError(f"There is no output under the handle {handle!r} any more.", code="unavailable")
+                raise ToolError(
+                    f"There is no output under the handle {shorten(handle)!r} any more.", code="unavailable"
+                )
             text = known[1]
             if offset < 0 or limit < 1:
                 raise ToolError(

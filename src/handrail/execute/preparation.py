@@ -35,8 +35,10 @@ class CallPreparation:
         self, pool: ToolPool, call: ToolCall, context: ToolContext[Any], compiled: CompiledTool | None = None
     ) -> tuple[CompiledTool, ToolCall] | ToolResult:
         """The tool of a call, and the call after its `before` hooks; or the result, if there is nothing to run."""
+        compiled = compiled or pool.compiled.get(call.name) or pool.compile_fallback(call)
         if not is_storable(call.id):
-            return self._results.report(call, context, failure_results.unusable_id(call.name), perf_counter())
+            failed = pool.build_not_found(call.name) if compiled is None else failure_results.unusable_id(call.name)
+            return self._results.report(call, context, failed, perf_counter())
         if not await self.has_store():
             unreadable = failure_results.ledger_unreadable(call.name)
             return self._results.report(call, context, unreadable, perf_counter())
@@ -44,8 +46,8 @@ class CallPreparation:
             failed = failure_results.arguments_too_long(call.name, length, max_chars=self._max_argument_chars)
             # No listener parses or redacts what was refused for its length.
             shown = structs.replace(call, arguments_json="")
-            return await self.refuse(compiled or pool.compiled.get(call.name), shown, context, failed, call)
-        compiled = compiled or pool.compiled.get(call.name) or pool.compile_fallback(call)
+            failed = pool.build_not_found(call.name) if compiled is None else failed
+            return await self.refuse(compiled, shown, context, failed, call)
         if compiled is None:
             return await self.refuse(None, call, context, pool.build_not_found(call.name))
         try:

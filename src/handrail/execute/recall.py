@@ -15,6 +15,7 @@ from handrail.core.context import ToolContext
 from handrail.core.log import log
 from handrail.core.time_budget import TimeBudget
 from handrail.core.values import ToolCall, ToolResult
+from handrail.errors import must_propagate
 from handrail.execute.executor_parts import CallParts
 from handrail.execute.executor_tools import CompiledTool
 from handrail.execute.ledger import Entry, LedgerDecision
@@ -54,8 +55,10 @@ class CallRecall:
             return None
         try:
             entry = await self._reader.get((context.session_id, sent.id), TimeBudget(self._overhead_timeout))
-        except Exception:
-            log.exception("the ledger cannot be read")
+        except (Exception, asyncio.CancelledError) as error:
+            if must_propagate(error):
+                raise
+            log.error("the ledger cannot be read", exc_info=error)
             return failure_results.ledger_unreadable(sent.name)
         if entry is None:
             return None
@@ -220,7 +223,7 @@ class CallRecall:
         found = await self._verification.settle_doubt(compiled, sent, context, entry, budget)
         if found != "nothing happened":
             return found or failure_results.outcome_unknown(name)
-        is_recorded = await self._settlement.settle_as_failed(entry)  # Others must know it, or it stays unknown.
+        is_recorded = await self._settlement.settle_as_failed(entry, budget)  # Others must know it.
         return failure_results.verified_failure(name) if is_recorded else failure_results.outcome_unknown(name)
 
 

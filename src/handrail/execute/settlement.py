@@ -13,7 +13,7 @@ from handrail.core.redact import Redactor, is_longer
 from handrail.core.secret_patterns import MAX_PIECE
 from handrail.core.time_budget import ShieldedStep, TimeBudget
 from handrail.core.values import ToolResult
-from handrail.errors import CallTakenOverError
+from handrail.errors import CallTakenOverError, must_propagate
 from handrail.execute.executor_tools import CompiledTool
 from handrail.execute.handlers import HandlerRunner, Outcome, keep_doubt, outcome_of_error
 from handrail.execute.leases import LeaseKeeper
@@ -85,16 +85,18 @@ class Settlement:
             except CallTakenOverError:
                 log.warning("the outcome of %s is not recorded here: another worker has taken it over", entry.tool)
                 return False
-            except Exception:
-                log.exception("the outcome of %s could not be recorded", entry.tool)
+            except (Exception, asyncio.CancelledError) as error:
+                if must_propagate(error):
+                    raise
+                log.error("the outcome of %s could not be recorded", entry.tool, exc_info=error)
                 if (delay := next(delays, None)) is None:
                     return False
                 await asyncio.sleep(delay)
 
-    async def settle_as_failed(self, entry: Entry) -> bool:
+    async def settle_as_failed(self, entry: Entry, budget: TimeBudget) -> bool:
         """Record that nothing happened, as it was verified; returns whether it is written."""
         outcome = Outcome(result=failure_results.verified_failure(entry.tool), happened="no")
-        return await self.settle(entry, outcome)
+        return await self.settle_within(entry, outcome, budget, is_held=False)
 
     async def note_changes(self, entry: Entry, outcome: Outcome) -> Outcome:
         """The outcome of a call whose approver changed its arguments: the model is told which ones ran."""
@@ -103,11 +105,15 @@ class Settlement:
         noted = await note_changes(outcome.result, entry.changed_arguments, self._redactor)
         return structs.replace(outcome, result=noted)
 
-    async def settle_within(self, entry: Entry, outcome: Outcome, budget: TimeBudget) -> bool:
-        """Settle the entry; if the ledger does not answer in time, go on trying after the call has its result."""
+    async def settle_within(self, entry: Entry, outcome: Outcome, budget: TimeBudget, *, is_held: bool = True) -> bool:
+        """Settle the entry; if the ledger does not answer in time, go on trying after the call has its result.
+
+        `is_held` is whether its lease is the caller's to release.
+        """
         if self._is_immediate:
             return await self.settle(entry, outcome)
-        settling = ShieldedStep(self._settle_held(entry, outcome), is_plain=self._is_plain)
+        settle = self._settle_held if is_held else self.settle
+        settling = ShieldedStep(settle(entry, outcome), is_plain=self._is_plain)
         try:
             return await budget.run_shielded(settling)
         except TimeoutError:

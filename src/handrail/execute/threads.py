@@ -131,13 +131,21 @@ class WorkerThreads:
                 return job
             self._threads += 1
         try:
+            self._start_thread()
+        except RuntimeError:
+            with self._changed:
+                self._queue.remove(job)
+            raise
+        return job
+
+    def _start_thread(self) -> None:
+        """Start a thread that is counted already; it is not any more if the system has none left (`RuntimeError`)."""
+        try:
             threading.Thread(target=self._work, name="handrail-tool", daemon=True).start()
         except RuntimeError:
             with self._changed:
                 self._threads -= 1
-                self._queue.remove(job)
             raise
-        return job
 
     async def wait(self, job: ThreadJob) -> Any:
         """Wait for a job. If the wait is cancelled, a thread that runs it is left to itself."""
@@ -164,7 +172,8 @@ class WorkerThreads:
                     self._refuse_waiting(job.owner)
                 if self._queue:  # Its place is free for the next one.
                     self._threads += 1
-                    threading.Thread(target=self._work, name="handrail-tool", daemon=True).start()
+                    with contextlib.suppress(RuntimeError):  # The next one waits for another thread.
+                        self._start_thread()
             else:
                 self._queue.remove(job)
 
@@ -226,7 +235,11 @@ class SyncPortal:
         # executor, because an executor serves one loop at a time.
         loop = OWNER.get() or self._current_loop()
         if loop is None or not loop.is_running():
-            loop = self._start_loop()
+            try:
+                loop = self._start_loop()
+            except RuntimeError:
+                coroutine.close()
+                raise
         future = asyncio.run_coroutine_threadsafe(coroutine, loop)
         try:
             return future.result()
@@ -236,10 +249,15 @@ class SyncPortal:
     def _start_loop(self) -> asyncio.AbstractEventLoop:
         with self._lock:
             if self._loop is None:
-                self._loop = asyncio.new_event_loop()
-                thread = threading.Thread(target=self._loop.run_forever, name="handrail-portal", daemon=True)
-                thread.start()
-                atexit.register(_end_tasks, self._loop, thread)
+                loop = asyncio.new_event_loop()
+                thread = threading.Thread(target=loop.run_forever, name="handrail-portal", daemon=True)
+                try:
+                    thread.start()
+                except RuntimeError:  # The system has none left: the next caller tries again.
+                    loop.close()
+                    raise
+                self._loop = loop
+                atexit.register(_end_tasks, loop, thread)
             return self._loop
 
 

@@ -11,7 +11,7 @@ from handrail.core.context import ToolContext
 from handrail.core.log import log
 from handrail.core.time_budget import TimeBudget
 from handrail.core.values import ToolResult
-from handrail.errors import ConfigError
+from handrail.errors import ConfigError, must_propagate
 from handrail.execute.durable import DurableCalls
 from handrail.execute.executor import Executor
 from handrail.execute.running import start_task
@@ -32,6 +32,10 @@ _SHORTEST_ROUND: Final = 0.02
 _LONGEST_ROUND: Final = 2.0
 _AGAIN: Final = frozenset(("in_progress", "rate_limited", "unavailable"))
 """The codes of results that say nothing final about a call."""
+
+
+class _UnusableError(ConfigError):
+    """What the functions of the worker's owner return cannot be used."""
 
 
 class Worker:
@@ -90,6 +94,8 @@ class Worker:
 
     async def run(self) -> None:
         """Take calls and run them, until the worker is drained."""
+        if not self._executor.durable_definitions:
+            log.warning("this worker runs no call: its executor has no durable tool, such as @tool(durable=True)")
         watching = asyncio.create_task(self._watch(), name="handrail:worker:watch")
         try:
             while not self._stopping.is_set():
@@ -170,8 +176,10 @@ class Worker:
                 return delay
             self._leases.hold_row(ref)
             return await self._run(item)
-        except Exception:
-            log.exception("a stored call could not be handled; it is tried again")
+        except (Exception, asyncio.CancelledError) as error:
+            if must_propagate(error):
+                raise
+            log.error("a stored call could not be handled; it is tried again", exc_info=error)
             return _AWAY_DELAY
 
     async def _look_again(self, ref: CallRef) -> float | None:
@@ -189,8 +197,15 @@ class Worker:
         try:
             context = await self._build_context(item)
             executor = await self._choose_executor(item)
-        except Exception:
-            log.exception("the context of a stored call of %s could not be made; it is tried again", item.tool)
+        except _UnusableError as error:  # Its text has no values, so that it can be logged.
+            log.error("a stored call of %s cannot be run, and is tried again: %s", item.tool, error)
+            return await self._release(item, "queued")
+        except (Exception, asyncio.CancelledError) as error:
+            if must_propagate(error):
+                raise
+            log.error(
+                "the context of a stored call of %s could not be made; it is tried again", item.tool, exc_info=error
+            )
             return await self._release(item, "queued")
         if item.cancelled_at is not None and await self._durable.is_unclaimed(item.ref):
             await self._durable.finish_cancelled(item)
@@ -211,7 +226,7 @@ class Worker:
         if made is None and self._make_context is None:
             made = ToolContext(session_id=item.session_id)
         if not isinstance(made, ToolContext):
-            raise ConfigError(f"context must return a ToolContext, got {type(made).__name__}.")
+            raise _UnusableError(f"context must return a ToolContext, got {type(made).__name__}.")
         return structs.replace(
             cast("ToolContext[Any]", made),
             session_id=item.session_id,
@@ -227,10 +242,16 @@ class Worker:
         if self._find_executor is None:
             return self._executor
         executor = await TimeBudget(self._executor.timeouts.overhead).run(self._find_executor(item))
+        if not isinstance(executor, Executor):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise _UnusableError(f"find_executor must return an Executor, got {type(executor).__name__}.")
         if executor.durable is not self._durable:  # Its ledger knows nothing of the call.
-            raise ConfigError("find_executor must return an executor that with_tools() made from that of the worker.")
+            raise _UnusableError(
+                "find_executor must return an executor that with_tools() made from that of the worker."
+            )
         if executor.has_tool(item.tool) and item.definition not in executor.durable_definitions:
-            raise ConfigError(f"find_executor must return an executor whose tool {item.tool!r} is that of the worker.")
+            raise _UnusableError(
+                f"find_executor must return an executor whose tool {item.tool!r} is that of the worker."
+            )
         return executor
 
     async def _conclude(self, stored: StoredCall, result: ToolResult) -> float | None:

@@ -49,7 +49,7 @@ class Meters:
             return
         attributes: dict[str, Any] = {
             genai.OPERATION_NAME: genai.OPERATION,
-            genai.TOOL_NAME: self._tools(find_tool_label(event.call, event.result)),
+            genai.TOOL_NAME: self._tools(find_tool_label(event.call, event.result, self._tools)),
         }
         if event.tenant_id is not None:
             attributes[genai.TENANT_ID] = self._tenants(event.tenant_id)

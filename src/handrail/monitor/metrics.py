@@ -48,6 +48,10 @@ class LabelLimit:
         self._names: dict[str, str] = {}
         self._lock = threading.Lock()
 
+    def has(self, name: str) -> bool:
+        """Whether a name has a label of its own."""
+        return name in self._names
+
     def __call__(self, name: str) -> str:
         """Return the label of a name."""
         label = self._names.get(name)
@@ -78,9 +82,13 @@ class Children(Generic[M]):
         return child
 
 
-def find_tool_label(call: ToolCall, result: ToolResult) -> str:
-    """Return the tool's name, or `unknown` if there is no such tool."""
-    return UNKNOWN if result.error is not None and result.error.code == "tool_not_found" else call.name
+def find_tool_label(call: ToolCall, result: ToolResult, labels: LabelLimit) -> str:
+    """Return the tool's name, or `unknown` if there is no such tool, or its result does not say whether there is."""
+    error = result.error
+    if error is None or result.decision is not None:
+        return call.name
+    is_any_name = error.code in ("duplicate_call", "unavailable") and not labels.has(call.name)
+    return UNKNOWN if is_any_name or error.code == "tool_not_found" else call.name
 
 
 class Metrics:
@@ -228,7 +236,7 @@ class _Recorder:
                 found[0].inc()
                 found[1].observe(result.duration_ms / 1000)
                 return
-        who = self._find_labels(find_tool_label(event.call, result), event.tenant_id)
+        who = self._find_labels(find_tool_label(event.call, result, self._tools), event.tenant_id)
         if event.slow:
             self._slow(*who).inc()
         if result.error is None:

@@ -118,9 +118,9 @@ def check_options(options: Mapping[str, Any] | None, *, known: Iterable[str]) ->
 
 def check_retry_settings(*, timeout: float, max_retries: int) -> None:
     """Refuse values that an SDK would read as "no timeout" or "no attempt"."""
-    if not timeout > 0:
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout > 0:  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ConfigError(f"timeout must be greater than 0 seconds, got {timeout!r}.")
-    if max_retries < 0:
+    if type(max_retries) is not int or max_retries < 0:
         raise ConfigError(f"max_retries must be at least 0, got {max_retries!r}.")
 
 

@@ -1,5 +1,6 @@
 """Google's generateContent API: requests, responses, streams and errors."""
 
+import math
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -344,7 +345,7 @@ def _read_client(client: Any) -> Endpoint:
 
 def _create_client(package: Any, endpoint: Endpoint, timeout: float, max_retries: int) -> Any:
     http: dict[str, Any] = {
-        "timeout": max(1, int(timeout * 1_000)),
+        "timeout": None if math.isinf(timeout) else max(1, int(timeout * 1_000)),
         "retry_options": {"attempts": max_retries + 1},
         "async_client_args": {"event_hooks": {"response": [_keep_response]}},
     }

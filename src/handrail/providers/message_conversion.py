@@ -1,6 +1,6 @@
 """Converting the messages of a request for one API: valid ids and names, and a result for every call."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 from uuid import uuid4
 
@@ -78,7 +78,7 @@ def build_steps(
 ) -> list[TranscriptStep]:
     """Convert the messages to steps with this API's ids and names; raises `ConfigError` if a call has no result."""
     steps: list[TranscriptStep] = []
-    used_ids: set[str] = set()
+    used_ids: dict[str, int] = {}  # To the number that an equal one counts on from.
     last: AssistantStep | NativeStep | None = None
     pending: tuple[ToolCall, ...] = ()
     for position, message in enumerate(messages, start=1):
@@ -105,13 +105,13 @@ def build_steps(
 
 
 def _build_assistant_step(
-    message: AssistantMessage, rules: TranscriptRules, definitions: Definitions[Any], used_ids: set[str]
+    message: AssistantMessage, rules: TranscriptRules, definitions: Definitions[Any], used_ids: dict[str, int]
 ) -> AssistantStep | NativeStep:
     native = message.native
     if native is not None and native.format == rules.format:
         native_calls = rules.read_native_calls(native.items)
         if native_calls is not None and _can_send_native(native_calls, message.calls, rules, used_ids):
-            used_ids.update(id_ for id_, _ in native_calls if id_ is not None)
+            used_ids.update((id_, 1) for id_, _ in native_calls if id_ is not None)
             pairs = zip(message.calls, native_calls, strict=True)
             calls = (structs.replace(call, name=name) for call, (_, name) in pairs)
             return NativeStep(items=native.items, calls=tuple(calls))
@@ -126,7 +126,7 @@ def _build_assistant_step(
 
 
 def _can_send_native(
-    native_calls: NativeCalls, calls: Sequence[ToolCall], rules: TranscriptRules, used_ids: set[str]
+    native_calls: NativeCalls, calls: Sequence[ToolCall], rules: TranscriptRules, used_ids: Collection[str]
 ) -> bool:
     """Whether a native message has the calls of the neutral one, with ids and names that the API accepts."""
     ids = [id_ for id_, _ in native_calls if id_ is not None]
@@ -139,15 +139,16 @@ def _can_send_native(
     )
 
 
-def _fit_id(id_: str, rule: NameRule, used_ids: set[str]) -> str:
+def _fit_id(id_: str, rule: NameRule, used_ids: dict[str, int]) -> str:
     """An id that the API accepts and that is not used yet. The same conversation gets the same ids every time."""
     # Room for a counter.
     fitted, _ = fit_name(encodable(id_) or "call", structs.replace(rule, max_chars=rule.max_chars - 8))
-    unique, count = fitted, 1
+    unique, count = fitted, used_ids.get(fitted, 1)
     while unique in used_ids:
         count += 1
         unique = f"{fitted}-{count}"
-    used_ids.add(unique)
+    used_ids[unique] = 1
+    used_ids[fitted] = count
     return unique
 
 

@@ -64,7 +64,7 @@ class OpenAIResponses(SdkProvider):
             client: A client of the official SDK, if you have one already.
             api_key: The key; by default that of the environment, as the SDK reads it.
             base_url: Another server that speaks the same API.
-            timeout: Seconds that one request may take.
+            timeout: Seconds that one request may take, to its last byte and with what is tried again.
             max_retries: How often the SDK tries a request again that failed on the way.
             prices: What tokens cost, to add `usage.cost`.
             max_tokens: Tokens of one response.

@@ -1,9 +1,11 @@
 """One provider class for every official SDK: how it connects, and the `Adapter` protocol that each API implements."""
 
+import asyncio
 import json
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any, ClassVar, Final, Protocol
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from typing import Any, ClassVar, Final, Protocol, TypeVar
 
 from msgspec import Struct, structs
 
@@ -25,6 +27,8 @@ from handrail.providers.message_conversion import assign_unique_ids
 from handrail.providers.messages import Native
 from handrail.providers.provider import FinishReason, ModelRequest, ModelResponse, Prices, StreamEvent, TextDelta, Usage
 from handrail.providers.response_schema import ResponseSchema
+
+T = TypeVar("T")
 
 _PARSE_ERRORS: Final = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 """What parsing raises, here or in an SDK, when a response does not have the structure that its API documents."""
@@ -56,6 +60,8 @@ class ProviderConnection(Struct, frozen=True, kw_only=True):
     clients: ClientPool
     max_tokens: int | None
     options: Mapping[str, Any]
+    timeout: float | None
+    """Seconds that one request may take; None for a client of the caller, which has its own."""
 
 
 def connect(
@@ -83,7 +89,13 @@ def connect(
     clients = ClientPool(lambda: sdk.create_client(package, endpoint, timeout, max_retries), client=client)
     checked = check_options(options, known=list_options(clients.get_any())) if options else {}
     return ProviderConnection(
-        sdk=sdk, model=model, endpoint=endpoint, clients=clients, max_tokens=max_tokens, options=checked
+        sdk=sdk,
+        model=model,
+        endpoint=endpoint,
+        clients=clients,
+        max_tokens=max_tokens,
+        options=checked,
+        timeout=timeout if client is None else None,
     )
 
 
@@ -145,6 +157,31 @@ class Adapter(Protocol):
         ...
 
 
+class _Deadline(Struct):
+    """The time left for one request. Only the waits for the server count, not what its caller does in between.
+
+    The SDKs count theirs anew with each byte that arrives.
+    """
+
+    left: float | None
+
+    async def wait(self, awaitable: Awaitable[T]) -> T:
+        """Await something; raise `TimeoutError` when the time is used up."""
+        if self.left is None:
+            return await awaitable
+        started = time.monotonic()
+        try:
+            # In the current task: SDKs have scopes of anyio, which remember the task that they were entered in.
+            async with asyncio.timeout(self.left):
+                return await awaitable
+        finally:
+            self.left -= time.monotonic() - started
+
+
+_END: Final = object()
+"""What a stream gives after its last event."""
+
+
 class SdkProvider:
     """A language model behind an official SDK. The adapter knows the API; errors and costs are handled here."""
 
@@ -175,7 +212,7 @@ class SdkProvider:
         adapter = self.adapter
         sent = adapter.build_request(request)
         try:
-            response = await adapter.send(sent.body)
+            response = await _Deadline(adapter.connection.timeout).wait(adapter.send(sent.body))
         except self._list_expected_errors() as error:
             failure = self._convert_error(error)
         else:
@@ -194,8 +231,10 @@ class SdkProvider:
         failure: ProviderError | None = None
         texts: list[str] = []
         try:
-            async with adapter.open_stream(sent.body) as stream:
-                async for event in stream:
+            async with AsyncExitStack() as stack:
+                deadline = _Deadline(adapter.connection.timeout)
+                stream = aiter(await deadline.wait(stack.enter_async_context(adapter.open_stream(sent.body))))
+                while (event := await deadline.wait(anext(stream, _END))) is not _END:
                     events.append(event)
                     is_complete = is_complete or self._parse(adapter.is_final, event)
                     text = encodable(self._parse(adapter.read_text, event))
