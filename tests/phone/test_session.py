@@ -12,6 +12,7 @@ import pytest
 from handrail import ToolCall
 from handrail.core import Event, LogEvent
 from handrail.phone import ConnectionLost, MachineOptions, PhoneCallEnded
+from handrail.phone.events import Listeners
 from handrail.phone.recording import CallRecorder
 from tests.phone.scripted import BrokenExecutor, ScriptedTransport, make_session
 from tests.tenants.samples import acme, refer
@@ -211,3 +212,20 @@ async def test_a_recording_that_cannot_be_written_is_an_event_and_not_the_end_of
     assert session.end_reason == "caller"
     [note] = heard.notes("recording_failed")
     assert (note.severity, note.fields["reason"]) == ("error", "No space left on device")
+
+
+async def test_a_listener_that_raises_cancelled_error_ends_no_call() -> None:
+    transport, heard = ScriptedTransport(), Heard()
+
+    def cancel(event: Event) -> None:
+        raise asyncio.CancelledError
+
+    session = make_session(transport, emit=Listeners([cancel, heard.append]).emit)
+    running = asyncio.create_task(session.run())
+    transport.call("c1", "nothing")
+    await transport.wait_for_outputs(1)
+    session.end("caller")
+    await running
+
+    assert session.end_reason == "caller"
+    assert len(heard.notes("ws_tool_call_received")) == 1
