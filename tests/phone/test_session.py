@@ -229,3 +229,41 @@ async def test_a_listener_that_raises_cancelled_error_ends_no_call() -> None:
 
     assert session.end_reason == "caller"
     assert len(heard.notes("ws_tool_call_received")) == 1
+
+
+class NoToken(ScriptedTransport):
+    """A client whose `api_key` function fails: no request of call control is sent."""
+
+    async def transfer(self, session_id: str, target_uri: str) -> Any:
+        self.requests.append("refer")
+        raise RuntimeError("no token")
+
+    async def hang_up(self, session_id: str) -> bool:
+        self.requests.append("hangup")
+        raise RuntimeError("no token")
+
+
+async def test_a_hang_up_that_raises_is_repeated_and_the_call_is_settled_and_reported() -> None:
+    transport, heard = NoToken(), Heard()
+    session = make_session(transport, emit=heard.append)
+    running = asyncio.create_task(session.run())
+    await transport.opened.wait()
+    session.end("shutdown")
+    await running
+
+    assert transport.requests == ["hangup", "hangup"]
+    assert len(heard.notes("phone_call_not_hung_up")) == 1
+    assert [event.reason for event in heard if isinstance(event, PhoneCallEnded)] == ["shutdown"]
+
+
+@warped
+async def test_a_transfer_that_raises_has_failed_for_the_tool_unless_the_call_leaves() -> None:
+    transport = NoToken()
+    session = make_session(transport)
+    running = asyncio.create_task(session.run())
+    await transport.opened.wait()
+    assert await session.transfer("tel:+14155552000") == "failed"
+    session.end("caller")
+    await running
+
+    assert transport.requests[0] == "refer"
