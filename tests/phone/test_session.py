@@ -267,3 +267,17 @@ async def test_a_transfer_that_raises_has_failed_for_the_tool_unless_the_call_le
     await running
 
     assert transport.requests[0] == "refer"
+
+
+@warped
+async def test_a_line_on_which_the_caller_never_stops_speaking_is_hung_up_after_the_longest_duration() -> None:
+    transport = ScriptedTransport()
+    session = make_session(transport, options=MachineOptions(max_duration=60, wrap_up=20))
+    running = asyncio.create_task(session.run())
+    await transport.opened.wait()
+    transport.tell("input_audio_buffer.speech_started", item_id="music")
+    async with asyncio.timeout(110):
+        await running
+
+    assert session.end_reason == "agent"
+    assert transport.requests == ["hangup"]
