@@ -342,6 +342,46 @@ async def test_approvals_that_hang_end_the_turn_which_can_be_resumed() -> None:
     assert bank.paid == [5]
 
 
+async def test_a_place_that_cancels_by_itself_is_one_that_failed_and_the_caller_is_not_cancelled(
+    tmp_path: Path,
+) -> None:
+    class Cancelled(FileSessionStore):
+        is_broken = True
+
+        async def save(self, conversation: Conversation, *, previous: Conversation | None = None) -> None:
+            if self.is_broken:
+                raise asyncio.CancelledError
+            await super().save(conversation, previous=previous)
+
+    kept = Cancelled(tmp_path)
+    session = chat(["Hello."], sessions=kept)
+    with pytest.raises(StoreError, match="cancelled the save"):
+        await session.send("Hi.")
+    kept.is_broken = False
+
+    assert (await session.resume()).text == "Hello."
+    assert await kept.load("s-1") == session.conversation
+
+
+async def test_approvals_that_cancel_by_themselves_end_the_turn_which_can_be_resumed() -> None:
+    class Cancelled(MemoryApprovals):
+        is_immediate = False
+        is_broken = True
+
+        async def get(self, token: str) -> Approval | None:
+            if self.is_broken:
+                raise asyncio.CancelledError
+            return await super().get(token)
+
+    approvals = Cancelled()
+    session = chat([PAY_5, "Paid."], executor=Executor([pay], approvals=approvals))
+    with pytest.raises(StoreError, match="cancelled its own step"):
+        await session.send("Pay 5.")
+    approvals.is_broken = False
+
+    assert (await session.resume()).stop_reason == "approval_required"
+
+
 async def test_a_place_that_fails_stops_the_turn_before_anything_is_done() -> None:
     class Full(FileSessionStore):
         async def save(self, conversation: Conversation, *, previous: Conversation | None = None) -> None:

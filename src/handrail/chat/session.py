@@ -376,6 +376,8 @@ class ChatSession(Generic[ResultT]):
             if not saving.done():
                 abandon(saving)
                 raise StoreError(f"the conversation was not saved within {STORE_TIMEOUT:g} seconds.")
+            if saving.cancelled():
+                raise StoreError("the store cancelled the save of the conversation by itself.")
             saving.result()
             self._saved = after
             return after
