@@ -268,6 +268,22 @@ async def test_what_is_said_while_a_conversation_is_saved_is_saved_next(is_cance
     assert [message.text for message in session.conversation.messages if not isinstance(message, ToolMessage)] == said
 
 
+async def test_a_caller_that_is_cancelled_twice_while_a_conversation_is_saved_can_resume_it(tmp_path: Path) -> None:
+    kept = SlowStore(tmp_path)
+    session = chat(["Hello."], sessions=kept)
+    sending = asyncio.create_task(session.send("Hi."))
+    await kept.is_asked.wait()
+    sending.cancel()
+    await asyncio.sleep(0)
+    sending.cancel()
+    await asyncio.wait([sending])
+    resuming = asyncio.create_task(session.resume())
+    kept.may_write.set()
+
+    assert (await resuming).text == "Hello."
+    assert await kept.load("s-1") == session.conversation
+
+
 async def test_a_message_that_is_sent_while_a_conversation_is_saved_is_answered(tmp_path: Path) -> None:
     kept = SlowStore(tmp_path)
     session = chat(["Hello."], sessions=kept)
