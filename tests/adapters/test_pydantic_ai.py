@@ -3,6 +3,7 @@
 import asyncio
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Annotated, Any
@@ -31,6 +32,7 @@ from handrail import ConfigError, Executor, Policy, Rule, ToolCall, ToolContext,
 from handrail.adapters import pydantic_ai as adapter
 from handrail.adapters.pydantic_ai import HandrailToolset, guard_agent, record_decisions
 from handrail.cli.main import main
+from handrail.core import CallFinished, Event
 from handrail.errors import MissingExtraError
 from handrail.store import open_store
 from tests.adapters.faults import FAULTS, expected, play_fault
@@ -719,3 +721,35 @@ async def test_the_prompts_of_the_person_are_the_customers_words_and_results_are
     model = Model([("6", "send", {"iban": "CH93-0076"})])
     third = await run(model, "Pay Alice again", first.all_messages())
     assert "not known to be from" in third.output.metadata["6"]["seen"]["iban"]
+
+
+def nest(levels: int) -> Any:
+    value: Any = 1
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+class Detached:
+    """A row whose session is closed."""
+
+    def __repr__(self) -> str:
+        raise RuntimeError("the row is not bound to a session")
+
+
+@pytest.mark.parametrize("value", [Detached(), [Detached()], nest(5_000)], ids=["row", "rows", "deep"])
+async def test_a_payment_whose_value_cannot_even_be_written_as_text_was_made(value: Any) -> None:
+    paid: list[str] = []
+
+    async def pay(invoice_id: str, amount: int) -> Any:
+        paid.append(invoice_id)
+        return value
+
+    desk = Desk([pay_call("c1")], "Done.", policy=ALLOW, pay=pay)
+    heard: list[Event] = []
+    # pydantic-ai itself cannot tell a model all of them.
+    with desk.executor.subscribe("s-1", heard.append), suppress(ValueError, RuntimeError):
+        await desk.run()
+
+    assert [event.result.ok for event in heard if isinstance(event, CallFinished)] == [True]
+    assert paid == ["R-7"]

@@ -268,6 +268,22 @@ async def test_what_is_said_while_a_conversation_is_saved_is_saved_next(is_cance
     assert [message.text for message in session.conversation.messages if not isinstance(message, ToolMessage)] == said
 
 
+async def test_a_caller_that_is_cancelled_twice_while_a_conversation_is_saved_can_resume_it(tmp_path: Path) -> None:
+    kept = SlowStore(tmp_path)
+    session = chat(["Hello."], sessions=kept)
+    sending = asyncio.create_task(session.send("Hi."))
+    await kept.is_asked.wait()
+    sending.cancel()
+    await asyncio.sleep(0)
+    sending.cancel()
+    await asyncio.wait([sending])
+    resuming = asyncio.create_task(session.resume())
+    kept.may_write.set()
+
+    assert (await resuming).text == "Hello."
+    assert await kept.load("s-1") == session.conversation
+
+
 async def test_a_message_that_is_sent_while_a_conversation_is_saved_is_answered(tmp_path: Path) -> None:
     kept = SlowStore(tmp_path)
     session = chat(["Hello."], sessions=kept)
@@ -340,6 +356,46 @@ async def test_approvals_that_hang_end_the_turn_which_can_be_resumed() -> None:
     assert asked.stop_reason == "approval_required"
     assert (await yes(session, asked)).text == "Paid."
     assert bank.paid == [5]
+
+
+async def test_a_place_that_cancels_by_itself_is_one_that_failed_and_the_caller_is_not_cancelled(
+    tmp_path: Path,
+) -> None:
+    class Cancelled(FileSessionStore):
+        is_broken = True
+
+        async def save(self, conversation: Conversation, *, previous: Conversation | None = None) -> None:
+            if self.is_broken:
+                raise asyncio.CancelledError
+            await super().save(conversation, previous=previous)
+
+    kept = Cancelled(tmp_path)
+    session = chat(["Hello."], sessions=kept)
+    with pytest.raises(StoreError, match="cancelled the save"):
+        await session.send("Hi.")
+    kept.is_broken = False
+
+    assert (await session.resume()).text == "Hello."
+    assert await kept.load("s-1") == session.conversation
+
+
+async def test_approvals_that_cancel_by_themselves_end_the_turn_which_can_be_resumed() -> None:
+    class Cancelled(MemoryApprovals):
+        is_immediate = False
+        is_broken = True
+
+        async def get(self, token: str) -> Approval | None:
+            if self.is_broken:
+                raise asyncio.CancelledError
+            return await super().get(token)
+
+    approvals = Cancelled()
+    session = chat([PAY_5, "Paid."], executor=Executor([pay], approvals=approvals))
+    with pytest.raises(StoreError, match="cancelled its own step"):
+        await session.send("Pay 5.")
+    approvals.is_broken = False
+
+    assert (await session.resume()).stop_reason == "approval_required"
 
 
 async def test_a_place_that_fails_stops_the_turn_before_anything_is_done() -> None:

@@ -10,6 +10,7 @@ import pytest
 from handrail import Executor, Policy, Rule, ToolCall, tool
 from handrail.chat import ChatSession, Conversation, TurnResult
 from handrail.core import CallStarted, TurnStarted
+from handrail.errors import ProviderDownError
 from handrail.providers import (
     AssistantMessage,
     ModelRequest,
@@ -126,6 +127,21 @@ async def test_a_turn_is_interrupted_where_a_task_group_of_a_tool_has_cancelled_
 
     assert answer.stop_reason == "interrupted"
     assert [code_of(result) for result in answer.results] == ["tool_execution_failed"]
+
+
+async def test_a_provider_that_cancels_its_own_request_is_down_and_the_caller_is_not_cancelled() -> None:
+    class Cancelled(Slow):
+        async def stream(self, request: ModelRequest) -> AsyncGenerator[StreamEvent]:
+            yield TextDelta(text="I ")
+            raise asyncio.CancelledError
+
+    session = ChatSession(Cancelled(), Executor([]), context=at(Bank()))
+    with pytest.raises(ProviderDownError, match="cancelled its own request"):
+        await session.send("Go.")
+    session.provider = (provider := Slow())
+    provider.go.set()
+
+    assert (await session.resume()).text == "I will do it."
 
 
 async def test_an_interruption_before_the_calls_begin_leaves_them_undone() -> None:

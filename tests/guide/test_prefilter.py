@@ -1,5 +1,6 @@
 """The pre-filter: what it keeps, how often it keeps the right guideline, and that it can be turned off."""
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -62,11 +63,21 @@ async def test_the_judge_is_asked_about_the_best_the_linked_and_those_that_alway
 
 async def test_the_prefilter_can_be_turned_off_and_one_that_fails_hides_nothing() -> None:
     class Broken:
+        def __init__(self, fault: str) -> None:
+            self._fault = fault
+
         async def select(self, guidelines: Any, text: str, limit: int) -> Any:
-            raise RuntimeError("boom")
+            if self._fault == "raises":
+                raise RuntimeError("boom")
+            if self._fault == "cancels":
+                raise asyncio.CancelledError
+            if self._fault == "hangs":
+                await asyncio.Event().wait()
+            return 3 if self._fault == "returns a number" else [["g1"]]
 
     assert len(await turn(None, "Hello")) == len(PAIRS) + 2
-    assert len(await turn(Broken(), "Hello")) == len(PAIRS) + 2
+    for fault in ("raises", "cancels", "hangs", "returns a number", "returns lists"):
+        assert len(await turn(Broken(fault), "Hello", judge_timeout=0.2)) == len(PAIRS) + 2
 
 
 def test_an_unknown_prefilter_is_an_error() -> None:

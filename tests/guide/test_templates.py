@@ -154,3 +154,16 @@ async def test_synonyms_of_a_term_reach_the_judge_and_the_prefilter() -> None:
     (request,) = judge.plan_requests
     assert request.terms["nest egg"] == "the savings account (also called piggy bank)"
     assert (request.terms["IBAN"], [guideline.id for guideline in request.guidelines]) == ("a number", ["g2"])
+
+
+@pytest.mark.parametrize(
+    "value",
+    [10**5_000, -(10**5_000), float("nan"), float("inf"), [1, 10**5_000]],
+    ids=["long", "negative", "nan", "inf", "list"],
+)
+async def test_a_number_that_no_customer_can_read_fills_no_field_and_the_turn_goes_on(value: Any) -> None:
+    judge = scripted([READ, READ], ["Hello."])
+    result = await ask(judge, "There are {places} places.", "Hello.", variables={"places": lambda context: value})
+
+    assert result.text == "Hello."
+    assert [template.id for template in judge.reply_requests[0].templates] == ["t2"]

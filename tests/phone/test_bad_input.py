@@ -239,18 +239,30 @@ class HangingApprovals(MemoryApprovals):
         raise AssertionError
 
 
-class StoreWithout:
-    """A store whose approvals hang."""
+class CancelledApprovals(MemoryApprovals):
+    """Approvals whose connection pool cancels whoever gives one."""
 
-    def __init__(self, store: SqlStore) -> None:
-        self.approvals = HangingApprovals()
+    is_immediate: ClassVar[bool] = False
+
+    async def approve(self, *args: Any, **options: Any) -> Approval:
+        raise asyncio.CancelledError
+
+
+class StoreWithout:
+    """A store whose approvals do not work."""
+
+    def __init__(self, store: SqlStore, approvals: MemoryApprovals) -> None:
+        self.approvals = approvals
         self._store = store
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
 
 
-def test_a_yes_that_cannot_be_recorded_leaves_no_call_without_an_output(tmp_path: Path) -> None:
+@pytest.mark.parametrize("approvals", [HangingApprovals, CancelledApprovals])
+def test_a_yes_that_cannot_be_recorded_leaves_no_call_without_an_output(
+    approvals: type[MemoryApprovals], tmp_path: Path
+) -> None:
     booked: list[str] = []
 
     @tool
@@ -273,7 +285,7 @@ def test_a_yes_that_cannot_be_recorded_leaves_no_call_without_an_output(tmp_path
         },
         tenants=[acme(greeting="Hello.", transcription_model="gpt-4o-transcribe")],
         tools=[book],
-        store=StoreWithout(open_store(f"sqlite+aiosqlite:///{tmp_path}/phone.db")),
+        store=StoreWithout(open_store(f"sqlite+aiosqlite:///{tmp_path}/phone.db"), approvals()),
     )
 
     assert booked == []

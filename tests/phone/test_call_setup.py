@@ -105,6 +105,10 @@ async def hang(call: IncomingCall) -> CallSetup:
     raise AssertionError
 
 
+def cancel(call: IncomingCall) -> CallSetup:
+    raise asyncio.CancelledError
+
+
 def fail(call: IncomingCall) -> CallSetup:
     raise RuntimeError("no CRM")
 
@@ -118,7 +122,7 @@ def say_nothing(call: IncomingCall) -> CallSetup:
 
 
 @pytest.mark.parametrize("how", ["accept", "reject"])
-@pytest.mark.parametrize("prepare", [hang, fail, lambda call: "Ann", exclude_letters, say_nothing])
+@pytest.mark.parametrize("prepare", [hang, cancel, fail, lambda call: "Ann", exclude_letters, say_nothing])
 def test_a_preparation_that_fails_or_hangs_is_what_the_tenant_says(prepare: Any, how: str) -> None:
     played = play(HELLO, tenants=[acme(greeting="Hello.", on_prepare_failure=how)], prepare=prepare, check=False)
 
@@ -251,16 +255,15 @@ def test_a_lookup_goes_on_while_the_caller_only_says_that_they_listen(words: str
     assert bool(call.of(s.InterruptTools)) is interrupts
 
 
-def test_a_context_that_hangs_turns_the_call_away_and_keeps_no_line_busy() -> None:
-    async def make_context(call: IncomingCall) -> ToolContext[None]:
-        await asyncio.Event().wait()
-        raise AssertionError
-
+@pytest.mark.parametrize(("make_context", "reason"), [(hang, "TimeoutError"), (cancel, "CancelledError")])
+def test_a_context_that_hangs_or_cancels_turns_the_call_away_and_keeps_no_line_busy(
+    make_context: Any, reason: str
+) -> None:
     played = play(HELLO, tenants=[acme(greeting="Hello.")], context=make_context, check=False)
 
     assert [(request.verb, request.body) for request in played.report.http] == [("reject", {"status_code": 480})]
     [note] = [event for event in played.of(LogEvent) if event.name == "phone_call_failed"]
-    assert note.fields["reason"] == "TimeoutError"
+    assert note.fields["reason"] == reason
 
 
 @pytest.mark.parametrize("is_open", [True, False])

@@ -1,5 +1,6 @@
 """A yes is a yes: what the agent said is compared, all words of the caller count, one question is asked at a time."""
 
+import asyncio
 import json
 from collections.abc import Mapping
 from typing import Any
@@ -256,6 +257,31 @@ def test_a_long_read_back_is_read_to_its_end() -> None:
     assert "5000" in own.values
     assert own.text.endswith("5000")
     assert listed.text.endswith("5000")
+
+
+def take_amount_and_fail(given: Any) -> str:
+    raise RuntimeError(f"no rate for {given.pop('amount')}")
+
+
+def take_amount_and_cancel(given: Any) -> str:
+    given.clear()
+    raise asyncio.CancelledError
+
+
+@pytest.mark.parametrize("read_back", [take_amount_and_fail, take_amount_and_cancel])
+def test_a_read_back_that_fails_leaves_every_value_to_be_listed(read_back: Any) -> None:
+    @tool
+    async def pay(name: str, amount: int) -> str:
+        """Pay."""
+        return "paid"
+
+    builder = ToolBuilder()
+    builder.register(lambda cfg: BuiltTool(tool=pay, read_back=read_back))
+
+    described = describe_call(builder.build_tools(acme()), "pay", {"name": "Ann", "amount": 50}, Texts())
+
+    assert described.text == "pay: name: Ann, amount: 50"
+    assert described.values == ("Ann", 50)
 
 
 DONE = Texts()("read_back.repeat")

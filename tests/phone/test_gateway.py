@@ -279,11 +279,14 @@ def test_a_tenant_that_is_wrong_is_named_and_the_calls_of_the_others_are_taken()
     report.check()
 
 
-def test_a_directory_of_tenants_that_hangs_turns_the_call_away_and_costs_no_other() -> None:
+@pytest.mark.parametrize("fault", ["hangs", "cancels"])
+def test_a_directory_of_tenants_that_does_not_answer_turns_the_call_away_and_costs_no_other(fault: str) -> None:
     class Directory(TenantDirectory):
         is_down = True
 
         async def find(self, number: str) -> TenantConfig | None:
+            if self.is_down and fault == "cancels":
+                raise asyncio.CancelledError
             if self.is_down:
                 await asyncio.Event().wait()
             return await super().find(number)

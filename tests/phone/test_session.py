@@ -12,6 +12,7 @@ import pytest
 from handrail import ToolCall
 from handrail.core import Event, LogEvent
 from handrail.phone import ConnectionLost, MachineOptions, PhoneCallEnded
+from handrail.phone.events import Listeners
 from handrail.phone.recording import CallRecorder
 from tests.phone.scripted import BrokenExecutor, ScriptedTransport, make_session
 from tests.tenants.samples import acme, refer
@@ -211,3 +212,72 @@ async def test_a_recording_that_cannot_be_written_is_an_event_and_not_the_end_of
     assert session.end_reason == "caller"
     [note] = heard.notes("recording_failed")
     assert (note.severity, note.fields["reason"]) == ("error", "No space left on device")
+
+
+async def test_a_listener_that_raises_cancelled_error_ends_no_call() -> None:
+    transport, heard = ScriptedTransport(), Heard()
+
+    def cancel(event: Event) -> None:
+        raise asyncio.CancelledError
+
+    session = make_session(transport, emit=Listeners([cancel, heard.append]).emit)
+    running = asyncio.create_task(session.run())
+    transport.call("c1", "nothing")
+    await transport.wait_for_outputs(1)
+    session.end("caller")
+    await running
+
+    assert session.end_reason == "caller"
+    assert len(heard.notes("ws_tool_call_received")) == 1
+
+
+class NoToken(ScriptedTransport):
+    """A client whose `api_key` function fails: no request of call control is sent."""
+
+    async def transfer(self, session_id: str, target_uri: str) -> Any:
+        self.requests.append("refer")
+        raise RuntimeError("no token")
+
+    async def hang_up(self, session_id: str) -> bool:
+        self.requests.append("hangup")
+        raise RuntimeError("no token")
+
+
+async def test_a_hang_up_that_raises_is_repeated_and_the_call_is_settled_and_reported() -> None:
+    transport, heard = NoToken(), Heard()
+    session = make_session(transport, emit=heard.append)
+    running = asyncio.create_task(session.run())
+    await transport.opened.wait()
+    session.end("shutdown")
+    await running
+
+    assert transport.requests == ["hangup", "hangup"]
+    assert len(heard.notes("phone_call_not_hung_up")) == 1
+    assert [event.reason for event in heard if isinstance(event, PhoneCallEnded)] == ["shutdown"]
+
+
+@warped
+async def test_a_transfer_that_raises_has_failed_for_the_tool_unless_the_call_leaves() -> None:
+    transport = NoToken()
+    session = make_session(transport)
+    running = asyncio.create_task(session.run())
+    await transport.opened.wait()
+    assert await session.transfer("tel:+14155552000") == "failed"
+    session.end("caller")
+    await running
+
+    assert transport.requests[0] == "refer"
+
+
+@warped
+async def test_a_line_on_which_the_caller_never_stops_speaking_is_hung_up_after_the_longest_duration() -> None:
+    transport = ScriptedTransport()
+    session = make_session(transport, options=MachineOptions(max_duration=60, wrap_up=20))
+    running = asyncio.create_task(session.run())
+    await transport.opened.wait()
+    transport.tell("input_audio_buffer.speech_started", item_id="music")
+    async with asyncio.timeout(110):
+        await running
+
+    assert session.end_reason == "agent"
+    assert transport.requests == ["hangup"]

@@ -145,16 +145,16 @@ async def test_a_gateway_opens_a_store_that_nobody_opened(tmp_path: Path) -> Non
 class HeldClaims:
     """Claims that are decided when the test says so: the first as given, the others as new."""
 
-    def __init__(self, first: bool | Exception) -> None:
+    def __init__(self, first: bool | BaseException) -> None:
         self.asked: list[tuple[str, ...]] = []
         self.decide = asyncio.Event()
-        self._first: bool | Exception | None = first
+        self._first: bool | BaseException | None = first
 
     async def claim(self, ids: Sequence[str], *, window: float) -> bool:
         self.asked.append(tuple(ids))
         await self.decide.wait()
         decision, self._first = self._first, None
-        if isinstance(decision, Exception):
+        if isinstance(decision, BaseException):
             raise decision
         return decision is not False
 
@@ -180,11 +180,12 @@ async def wait_until_asked(claims: HeldClaims) -> None:
         (False, [200, 200, 200], ["duplicate", "duplicate", "duplicate"], 0),
         (StoreError("gone"), [503, 503, 503], ["refused", "refused", "refused"], 0),
         (OSError("a store of somebody else"), [503, 503, 503], ["refused", "refused", "refused"], 0),
+        (asyncio.CancelledError(), [503, 503, 503], ["refused", "refused", "refused"], 0),
     ],
-    ids=["taken", "taken_elsewhere", "store_down", "store_broken"],
+    ids=["taken", "taken_elsewhere", "store_down", "store_broken", "store_cancels"],
 )
 async def test_deliveries_of_one_call_are_answered_as_the_first_is_decided(
-    first: bool | Exception, answers: list[int], notes: list[str], rejects: int, tmp_path: Path
+    first: bool | BaseException, answers: list[int], notes: list[str], rejects: int, tmp_path: Path
 ) -> None:
     heard: list[str] = []
 
@@ -213,7 +214,7 @@ async def test_deliveries_of_one_call_are_answered_as_the_first_is_decided(
             await gateway.drain(grace=5)
 
     assert again == [200, 200, 200]
-    is_refused = isinstance(first, Exception)
+    is_refused = isinstance(first, BaseException)
     assert len(claims.asked) == (2 if is_refused else 1)
     assert transport.requests == ["reject 404"] * (rejects or int(is_refused))
 

@@ -283,9 +283,16 @@ def _is_recorded_pause(result: ToolResult) -> bool:
 def to_json_value(value: Any) -> Any:
     """A value of the host as JSON. What JSON cannot hold becomes text: the effect has happened, and is recorded."""
     try:
-        return to_jsonable_python(value, bytes_mode="base64", inf_nan_mode="strings", fallback=str)
-    except (ValueError, RecursionError):
+        return to_jsonable_python(value, bytes_mode="base64", inf_nan_mode="strings", fallback=_to_text)
+    except Exception:  # noqa: BLE001  # the host's own types: whatever is wrong with them, the effect has happened
+        return _to_text(value)
+
+
+def _to_text(value: Any) -> str:
+    try:
         return str(value)
+    except Exception:  # noqa: BLE001  # such as the repr of a row whose session is closed
+        return f"<{type(value).__name__}>"
 
 
 def _is_timeout(error: BaseException) -> bool:

@@ -88,6 +88,8 @@ class ChatSession(Generic[ResultT]):
         self._saved: Conversation | None = None
         """What the store has: a save writes what changed since then."""
         self._saving = asyncio.Lock()
+        self._last_save: asyncio.Future[Conversation] | None = None
+        """Kept so that a save which its caller did not wait for is not lost."""
         self._conversation = conversation or Conversation(
             session_id=context.session_id,
             tenant_id=context.tenant_id,
@@ -357,27 +359,34 @@ class ChatSession(Generic[ResultT]):
     async def _save_conversation(self, conversation: Conversation) -> Conversation:
         if self._sessions is None:
             return conversation
+        saving = self._last_save = asyncio.ensure_future(self._save_next(conversation, self._sessions))
+        try:
+            await asyncio.wait([saving], timeout=STORE_TIMEOUT)
+        except asyncio.CancelledError:
+            # The revision here must be the one in the store. If this is cancelled, too, the save goes on by itself.
+            await asyncio.wait([saving], timeout=STORE_TIMEOUT)
+            if not saving.done():
+                abandon(saving)
+            elif not saving.cancelled():
+                saving.exception()  # Retrieved, or asyncio would warn.
+            raise
+        if not saving.done():
+            abandon(saving)
+            raise StoreError(f"the conversation was not saved within {STORE_TIMEOUT:g} seconds.")
+        if saving.cancelled():
+            raise StoreError("the store cancelled the save of the conversation by itself.")
+        return saving.result()
+
+    async def _save_next(self, conversation: Conversation, sessions: SessionStore) -> Conversation:
+        """Save a conversation as the next revision, once no save is under way any more."""
         async with self._saving:
             previous = self._saved  # Perhaps by a save that began before this one.
             revision = conversation.revision if previous is None else previous.revision
             after = structs.replace(conversation, revision=revision + 1)
-            saving = asyncio.ensure_future(self._sessions.save(after, previous=previous))
-            try:
-                await asyncio.wait([saving], timeout=STORE_TIMEOUT)
-            except asyncio.CancelledError:
-                await asyncio.wait([saving], timeout=STORE_TIMEOUT)  # The revision here must be the one in the store.
-                if not saving.done():
-                    abandon(saving)
-                elif not saving.cancelled() and saving.exception() is None:
-                    self._saved = after
-                    if self._state is not None and self._state.conversation is conversation:
-                        self._state.conversation = after
-                raise
-            if not saving.done():
-                abandon(saving)
-                raise StoreError(f"the conversation was not saved within {STORE_TIMEOUT:g} seconds.")
-            saving.result()
+            await sessions.save(after, previous=previous)
             self._saved = after
+            if self._state is not None and self._state.conversation is conversation:
+                self._state.conversation = after
             return after
 
 

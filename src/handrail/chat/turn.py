@@ -18,7 +18,14 @@ from handrail.core.text import encodable
 from handrail.core.time_budget import TimeBudget
 from handrail.core.tool import Tool
 from handrail.core.values import Approval, ToolCall, ToolResult
-from handrail.errors import BadResponseError, ConfigError, ProviderError, StoreError
+from handrail.errors import (
+    BadResponseError,
+    ConfigError,
+    ProviderDownError,
+    ProviderError,
+    StoreError,
+    must_propagate,
+)
 from handrail.execute.budget import Budget, LoopProgress, StopReason, run_again
 from handrail.execute.executor import Executor
 from handrail.providers.messages import (
@@ -223,16 +230,21 @@ class TurnState:
 
     async def _read_stream(self, request: ModelRequest, texts: list[str]) -> ModelResponse:
         response: ModelResponse | None = None
-        async for event in self.provider.stream(request):
-            if isinstance(event, TextDelta):
-                delta = TextDelta(text=encodable(event.text))
-                texts.append(delta.text)
-                if self._events is not None:
-                    if self._events.qsize() >= _MAX_WAITING_EVENTS:
-                        await self._events.join()
-                    self._events.put_nowait(delta)
-            else:
-                response = event
+        try:
+            async for event in self.provider.stream(request):
+                if isinstance(event, TextDelta):
+                    delta = TextDelta(text=encodable(event.text))
+                    texts.append(delta.text)
+                    if self._events is not None:
+                        if self._events.qsize() >= _MAX_WAITING_EVENTS:
+                            await self._events.join()
+                        self._events.put_nowait(delta)
+                else:
+                    response = event
+        except asyncio.CancelledError as error:
+            if must_propagate(error):
+                raise
+            raise ProviderDownError(f"{self.provider.name} cancelled its own request.") from error
         if response is None:
             raise BadResponseError(f"{self.provider.name} ended its stream without a response.")
         return response
@@ -252,10 +264,15 @@ class TurnState:
         """Wait for a step of the store of approvals; raises `StoreError` if it takes too long."""
         if self.executor.approvals.is_immediate:
             return await step
+        before = _count_cancellations()
         try:
             return await TimeBudget(STORE_TIMEOUT).run(step)
         except TimeoutError as error:
             raise StoreError(f"the store of approvals did not answer within {STORE_TIMEOUT:g} seconds.") from error
+        except asyncio.CancelledError as error:
+            if must_propagate(error, cancelling=before):
+                raise
+            raise StoreError("the store of approvals cancelled its own step.") from error
 
     async def wait(self, work: Coroutine[Any, Any, T]) -> T | None:
         """Run a coroutine that counts as a step and can be interrupted, such as a question to a model; return None if

@@ -296,8 +296,11 @@ class Planner:
             return guide.guidelines
         try:
             text = _read_recent_text(request, guide.synonyms)
-            found = await guide.prefilter.select(guide.guidelines, text, settings.prefilter_limit)
-        except Exception as error:  # then the judge is asked about all of them
+            selecting = guide.prefilter.select(guide.guidelines, text, settings.prefilter_limit)
+            found = frozenset(await TimeBudget(settings.judge_timeout).run(selecting))
+        except (Exception, asyncio.CancelledError) as error:  # then the judge is asked about all of them
+            if must_propagate(error):
+                raise
             log.error("the pre-filter failed", exc_info=error)
             return guide.guidelines
         if not found:

@@ -17,6 +17,7 @@ RepliesMode = Literal["strict", "fluid"]
 _FIELD: Final = LazyPattern(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
 _NAME: Final = LazyPattern(r"[^\W\d][\w-]*(?:\.[\w-]+)*")
 _MAX_CHARS: Final = 10_000
+_MAX_NUMBER: Final = 10**100
 
 
 class Template(Struct, frozen=True):
@@ -129,8 +130,11 @@ def _format(value: Any) -> str | None:
     """Format a value for a customer: a text, a number, or a list of them; None for what has no plain form."""
     if isinstance(value, bool) or value is None:
         return None
-    if isinstance(value, str | int | float):
-        return str(value) if str(value).strip() else None
+    if isinstance(value, str):
+        return value if value.strip() else None
+    if isinstance(value, int | float):
+        # No customer reads "nan", or a number of thousands of digits, which Python refuses to write.
+        return str(value) if -_MAX_NUMBER < value < _MAX_NUMBER else None
     if isinstance(value, list):
         parts = [_format(item) for item in cast(list[Any], value)]
         return ", ".join(part for part in parts if part) if parts and all(parts) else None

@@ -83,6 +83,8 @@ class CallLimits:
         self._options = options
         self._tokens = 0
         self._is_wrapping_up = False
+        self.is_extended = False
+        """Whether the time to bring the call to its end was over, and more was given."""
 
     def start(self) -> None:
         """The call begins."""
@@ -106,9 +108,13 @@ class CallLimits:
         """Have the agent bring the call to its end, once."""
         if not self._is_wrapping_up:
             self._is_wrapping_up = True
-            self.extend()
+            self._start_wrap_up()
             self._say("wrap_up", self._texts("say.wrap_up"))
 
     def extend(self) -> None:
-        """Give the agent some time before the call is ended."""
+        """Give the agent some more time before the call is ended."""
+        self.is_extended = True
+        self._start_wrap_up()
+
+    def _start_wrap_up(self) -> None:
         self._do(s.StartTimer(name="wrap_up", seconds=self._options.wrap_up))

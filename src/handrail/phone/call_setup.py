@@ -12,7 +12,7 @@ from msgspec import Struct, structs
 
 from handrail.core.lazy_loading import LazyPattern
 from handrail.core.log import log
-from handrail.errors import ConfigError, shorten
+from handrail.errors import ConfigError, must_propagate, shorten
 from handrail.tenants.config import TenantConfig
 from handrail.tenants.phone_addresses import normalise_number
 from handrail.tenants.tool_builder import ToolBuildResult
@@ -144,7 +144,9 @@ async def prepare_call(
         problem = f"prepare must return a CallSetup or a Reject, got {type(setup).__name__}"
     except TimeoutError:
         problem = f"prepare took longer than {timeout:g} s"
-    except Exception as error:  # user code: a call that rings is not lost because of it
+    except (Exception, asyncio.CancelledError) as error:  # user code: a call that rings is not lost because of it
+        if must_propagate(error):
+            raise
         log.exception("prepare failed for the phone call %s", call.session_id)
         problem = f"prepare raised {type(error).__name__}"
     return (CallSetup() if cfg.on_prepare_failure == "accept" else Reject(480)), problem

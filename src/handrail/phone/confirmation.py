@@ -15,7 +15,7 @@ from handrail.core.consent import read_answer
 from handrail.core.context import ToolContext
 from handrail.core.locale_texts import LANGUAGES, load_locale
 from handrail.core.log import log
-from handrail.core.text import compact_json
+from handrail.core.text import compact_json, copy_json
 from handrail.core.value_mentions import mentions_value, split_words
 from handrail.core.values import Approval, ToolCall
 from handrail.errors import ApprovalError
@@ -270,12 +270,12 @@ def _describe_once(built: ToolBuildResult, name: str, arguments: Mapping[str, An
     own = built.read_backs.get(name)
     if own is not None:
         try:
-            text = own(arguments)
+            text = own(copy_json(dict(arguments)))  # Whatever it does to them, they are listed as they will run.
             if isinstance(text, str) and text.strip():  # pyright: ignore[reportUnnecessaryIsInstance]
                 return ReadBack(
                     text=text, values=tuple(filter(_has_to_be_said, split_words(text))), action=_words(name)
                 )
-        except Exception:  # user code: the arguments can still be listed
+        except (Exception, asyncio.CancelledError):  # user code: the arguments can still be listed
             log.exception("the read-back of %s failed", name)
     given = {key: value for key, value in arguments.items() if value is not None}
     lines = {key: _describe_argument(key, value, texts) for key, value in given.items()}

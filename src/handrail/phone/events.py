@@ -66,7 +66,9 @@ class Listeners:
         for listener in self._listeners:
             try:
                 listener(event)
-            except Exception:  # a listener never breaks a call
+            except KeyboardInterrupt:
+                raise
+            except BaseException:  # whatever it raises, the call goes on
                 log.exception("a listener failed")
 
 

@@ -15,7 +15,8 @@ from handrail.core.context import ToolContext
 from handrail.core.events import Listener, LogEvent
 from handrail.core.log import log
 from handrail.core.redact import Redactor
-from handrail.errors import ConfigError
+from handrail.core.time_budget import TimeBudget
+from handrail.errors import ConfigError, must_propagate
 from handrail.execute.executor_parts import Store
 from handrail.phone.admission import UNAVAILABLE, CallRefusal, admit_call
 from handrail.phone.call_ending import SETTLE_GRACE
@@ -189,9 +190,9 @@ class PhoneGateway:
                 self._ringing.pop(call.session_id, None)
             if session is not None:
                 await self._converse(session)
-        except asyncio.CancelledError:
-            raise
-        except Exception as error:  # one call that cannot be taken costs no other
+        except (Exception, asyncio.CancelledError) as error:  # one call that cannot be taken costs no other
+            if must_propagate(error):
+                raise
             log.exception("the phone call %s could not be taken", call.session_id)
             self._note(call.session_id, "phone_call_failed", "error", call=call, reason=type(error).__name__)
             if call.session_id not in self.calls:
@@ -201,8 +202,7 @@ class PhoneGateway:
         """The tenant that a call is for, or the status to turn it away with."""
         cfg = None
         for number in (*read_header_numbers(call, self._dialled_header), *call.dialled):
-            async with asyncio.timeout(_FIND_TIMEOUT):
-                cfg = await self._tenants.find(number)
+            cfg = await TimeBudget(_FIND_TIMEOUT).run(self._tenants.find(number))
             if cfg is not None:
                 break
         under_way = [*(session.tenant.tenant_id for session in self.calls.values()), *self._ringing.values()]
@@ -303,7 +303,7 @@ class PhoneGateway:
         if self._make_context is None:
             customer_id = setup.customer_id or call.caller
             return ToolContext(session_id=call.session_id, customer_id=customer_id, deps=setup.deps)
-        async with asyncio.timeout(self._prepare_timeout):
+        async with asyncio.timeout(self._prepare_timeout):  # In this task: handlers see the variables that it sets.
             made = self._make_context(call)
             context = await made if inspect.isawaitable(made) else made
         if not isinstance(context, ToolContext):  # pyright: ignore[reportUnnecessaryIsInstance]

@@ -14,7 +14,7 @@ from handrail.core.events import Event
 from handrail.core.log import log
 from handrail.core.redact import Redactor
 from handrail.core.values import ToolCall
-from handrail.errors import ToolError
+from handrail.errors import ToolError, must_propagate
 from handrail.execute.executor import Executor
 from handrail.phone import signals as s
 from handrail.phone.call_ending import SETTLE_GRACE, settle_calls
@@ -442,7 +442,16 @@ class CallSession:
     async def _transfer(self, target_uri: str) -> None:
         if self._recorder is not None:
             self._recorder.record_request("refer")
-        outcome = await self._transport.transfer(self.session_id, target_uri)
+        try:
+            outcome = await self._transport.transfer(self.session_id, target_uri)
+        except (
+            Exception,
+            asyncio.CancelledError,
+        ) as error:  # a transport raises what nobody foresaw: the tool still waits for an answer
+            if must_propagate(error):
+                raise
+            log.error("the transfer of the phone call %s raised", self.session_id, exc_info=error)
+            outcome = "unknown"
         self.feed(s.TransferAnswered(outcome=outcome))
 
     async def _hang_up(self) -> None:
@@ -460,6 +469,11 @@ class CallSession:
         if self._recorder is not None:
             self._recorder.record_request("hangup")
         for _ in range(2):
-            if await self._transport.hang_up(self.session_id):
-                return
+            try:
+                if await self._transport.hang_up(self.session_id):
+                    return
+            except (Exception, asyncio.CancelledError) as error:  # whatever a transport raises, what runs is settled
+                if must_propagate(error):
+                    raise
+                log.error("the phone call %s could not be ended", self.session_id, exc_info=error)
         self._events.note("phone_call_not_hung_up", "error")

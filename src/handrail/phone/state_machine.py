@@ -521,10 +521,14 @@ class CallMachine:
                 self._on_hang_up(s.HangUpRequested(goodbye=self._texts("end_call.goodbye")))
             case "max_duration":
                 self._limits.wrap_up()
-            case "wrap_up" if self._ending.is_under_way:  # A transfer has the last word, if it comes about.
-                self._limits.extend()
             case "wrap_up":
-                self._on_hang_up(s.HangUpRequested(goodbye=self._texts("end_call.goodbye")))
+                # A transfer has the last word, if it comes about. For a goodbye there may be no silence: on a noisy
+                # line the caller never stops speaking, as the provider hears it.
+                if not self._ending.is_under_way:
+                    self._on_hang_up(s.HangUpRequested(goodbye=self._texts("end_call.goodbye")))
+                elif self._limits.is_extended:
+                    self._ending.close()
+                self._limits.extend()
             case _:
                 pass
 

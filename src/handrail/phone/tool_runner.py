@@ -13,6 +13,7 @@ from handrail.core.log import log
 from handrail.core.text import copy_json
 from handrail.core.time_budget import TimeBudget
 from handrail.core.values import Approval, Failure, ToolCall, ToolResult
+from handrail.errors import must_propagate
 from handrail.execute.executor import Executor
 from handrail.phone import signals as s
 from handrail.phone.confirmation import CallerApprovals, Confirmations, ReadBack, describe_call
@@ -70,7 +71,9 @@ class ToolRunner:
             if self.approvals.refused or self._confirmations.has_answers:
                 await TimeBudget(self.executor.timeouts.overhead).run(self.approvals.decide(call, context))
             return self._finish(call, await self.executor.run(call, context))
-        except Exception:  # whatever happens, the model gets an output
+        except (Exception, asyncio.CancelledError) as error:  # whatever happens, the model gets an output
+            if must_propagate(error):
+                raise
             log.exception("the call %s of %s got no result", call.id, context.session_id)
             self.fallbacks[call.wire_id] = call
             failure = Failure(code="tool_execution_failed", message=self._texts("calls.not_run"))

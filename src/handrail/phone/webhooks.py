@@ -14,6 +14,7 @@ from msgspec import Struct, structs
 from pydantic_core import from_json
 
 from handrail.core.log import log
+from handrail.errors import must_propagate
 from handrail.phone.call_setup import IncomingCall, read_incoming
 
 Headers = Mapping[str, str] | Iterable[tuple[str, str]]
@@ -167,8 +168,10 @@ class WebhookIntake:
         try:
             async with asyncio.timeout(_CLAIM_TIMEOUT):
                 is_new = await claims.claim(webhook.ids, window=WINDOW)
-        except Exception as error:  # noqa: BLE001  # whatever keeps the store from answering, the call was not taken
-            self._seen.discard(ids)
+        except (Exception, asyncio.CancelledError) as error:  # whatever keeps the store from answering
+            self._seen.discard(ids)  # The call was not taken.
+            if must_propagate(error):
+                raise
             log.error("the webhook of the phone call cannot be claimed: %s", error)
             decided = _postpone(webhook)
         else:
