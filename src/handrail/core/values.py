@@ -329,8 +329,10 @@ class ToolResult(Struct, frozen=True, kw_only=True):
             output = self.output
             if self.media:
                 return self._describe_media(attached)
+            if type(output) is str and output.isascii():  # As in `encodable`, without a call of it for every read.
+                return output
             if isinstance(output, str):  # Also one of a subclass, as it was written.
-                return encodable(output if type(output) is str else str.__str__(output))
+                return encodable(str.__str__(output))
             try:
                 return compact_json(output)
             except ValueError:
