@@ -6,7 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from handrail.core.secrets import resolve_reference
 from handrail.core.yaml_reader import YamlReader, read_config_file
 from handrail.store import DEFAULT_STORE, open_store, place_store
 
@@ -64,5 +63,4 @@ def _read_store(file: Path) -> str:
         text = reader.read_value(node)
         if not isinstance(text, str):
             raise reader.build_error(node, "store must be the URL of a database")
-    url = resolve_reference(text, name="store") if text.startswith(("env:", "file:")) else text
-    return place_store(url, file.parent)
+    return place_store(text, file.parent)

@@ -149,8 +149,7 @@ class GatewayConfig(_Section):
 
     def read_store_url(self, directory: Path) -> str:
         """The URL of the database, resolved if it is a reference; a relative path is one from the directory."""
-        url = resolve_reference(self.store, name="store") if _is_reference(self.store) else self.store
-        return place_store(url, directory)
+        return place_store(self.store, directory)
 
     def build_sources(self, directory: Path) -> list[Source]:
         """The sources, with paths that are relative to the directory of the file."""

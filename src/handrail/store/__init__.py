@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from handrail.core.lazy_loading import build_getattr
 from handrail.core.redact import Redactor
+from handrail.core.secrets import resolve_reference
 from handrail.errors import MissingExtraError
 
 if TYPE_CHECKING:
@@ -31,8 +32,9 @@ __getattr__ = build_getattr(
 )
 
 
-def place_store(url: str, directory: Path) -> str:
-    """The URL of a store that a file names: a relative path is one from the directory of that file."""
+def place_store(text: str, directory: Path) -> str:
+    """The URL of the store that a file names, or refers to: a relative path is one from the directory of that file."""
+    url = resolve_reference(text, name="store") if text.startswith(("env:", "file:")) else text
     parts = re.fullmatch(r"(sqlite[^/]*:///)([^/:~].*)", url)
     return url if parts is None or parts[2].startswith("file:") else f"{parts[1]}{directory / parts[2]}"
 
