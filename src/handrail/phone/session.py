@@ -444,10 +444,7 @@ class CallSession:
             self._recorder.record_request("refer")
         try:
             outcome = await self._transport.transfer(self.session_id, target_uri)
-        except (
-            Exception,
-            asyncio.CancelledError,
-        ) as error:  # a transport raises what nobody foresaw: the tool still waits for an answer
+        except (Exception, asyncio.CancelledError) as error:  # whatever a transport raises, the tool gets an answer
             if must_propagate(error):
                 raise
             log.error("the transfer of the phone call %s raised", self.session_id, exc_info=error)
